@@ -1,0 +1,29 @@
+"""Operators and number formats of DeepSeek-V4.1-Flash for SM90 (H20, H200, H100).
+
+    out, max_logits, lse = h20_ops.sparse_mla_prefill(q, kv, indices, sm_scale=scale)
+    out, lse = h20_ops.sparse_mla_decode(q, cache, indices, sm_scale=scale, layout=V41_FP8)
+
+Importing this package touches neither the GPU nor tilelang: both are needed by the first kernel
+that runs. Plain-torch twins of the operators, with the same signatures, are in `h20_ops.torch_ref`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from h20_ops.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from h20_ops.sparse_mla_decode import sparse_mla_decode as sparse_mla_decode
+    from h20_ops.sparse_mla_prefill import sparse_mla_prefill as sparse_mla_prefill
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "sparse_mla_decode", "sparse_mla_prefill"]
+
+make_lazy(
+    __name__,
+    {
+        "sparse_mla_prefill": "h20_ops.sparse_mla_prefill",
+        "sparse_mla_decode": "h20_ops.sparse_mla_decode",
+    },
+)
