@@ -1,0 +1,74 @@
+"""Make or re-sync the virtual environment from a hash-pinned lock; run by ./inv, standard library only.
+
+usage: bootstrap.py VENV LOCK STAMP
+
+Two starts at once are safe: the work happens under a file lock, and the second start finds the
+stamp of the first. The stamp is removed first and written last, so an environment that a broken
+download left half made is completed by the next start and never used before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+STAMP = ".lock-stamp"
+
+
+def is_current(folder: Path, stamp: str) -> bool:
+    """Say whether an environment was finished from the lock with this stamp."""
+    try:
+        return (folder / STAMP).read_text().strip() == stamp
+    except OSError:
+        return False
+
+
+def install(folder: Path, lock: Path, stamp: str) -> None:
+    """Build the environment in place: scripts inside hold its path, so it must not move later."""
+    if (folder / "bin").exists() and not (folder / "pyvenv.cfg").exists():
+        sys.exit(f"inv: {folder} exists and is not a virtual environment; move it away, then run ./inv again")
+    (folder / STAMP).unlink(missing_ok=True)
+    if not working(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True, symlinks=True)
+    command = [str(folder / "bin/python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    command += ["--require-hashes", "--only-binary=:all:", "-r", str(lock)]
+    if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
+        sys.exit(
+            f"inv: pip could not install {lock.name} (its own lines are above); expected every pinned file at the "
+            "configured package index; check the network, proxy or mirror settings of pip, then run ./inv again"
+        )
+    (folder / STAMP).write_text(stamp + "\n")
+
+
+def working(folder: Path) -> bool:
+    """Say whether the environment's own interpreter still starts and has pip."""
+    python = folder / "bin/python"
+    if not python.exists():
+        return False
+    probe = subprocess.run([str(python), "-m", "pip", "--version"], check=False, capture_output=True)
+    return probe.returncode == 0
+
+
+def main() -> None:
+    folder, lock, stamp = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    guard = folder.parent / f".{folder.name.lstrip('.')}.guard"
+    with guard.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if is_current(folder, stamp):
+            return
+        started = time.monotonic()
+        print(f"inv: setting up {folder.name} from {os.path.relpath(lock)} ...", file=sys.stderr)
+        install(folder, lock, stamp)
+        print(f"inv: ready after {time.monotonic() - started:.1f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

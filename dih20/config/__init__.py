@@ -1,0 +1,1 @@
+"""Annotated YAML files under configs/, read once at the edge into frozen models."""

@@ -1,0 +1,1 @@
+"""Facts, plan and apply for one container on one host."""

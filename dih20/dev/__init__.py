@@ -1,0 +1,1 @@
+"""Tests and linters of this repository."""

@@ -1,0 +1,29 @@
+"""`inv test` and `inv lint`: what CI runs, on any machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dih20.cli import Run, task
+
+
+@task(
+    help={
+        "vendor": "also the heavy real builds (mark vendor)",
+        "only": "a pytest expression, as for pytest -k",
+        "path": "test files or folders, separated by commas",
+    }
+)
+def test(run: Run, vendor: bool = False, only: str = "", path: str = "") -> dict[str, Any]:
+    """The tests; sets up what they need on this machine first."""
+    from dih20.dev.testing import run_tests
+
+    return run_tests(run.ui, vendor=vendor, only=only, paths=[p for p in path.split(",") if p])
+
+
+@task()
+def lint(run: Run) -> dict[str, Any]:
+    """Lint and type-check: ruff format, ruff, mypy strict."""
+    from dih20.dev.testing import run_linters
+
+    return run_linters(run.ui)

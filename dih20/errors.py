@@ -1,0 +1,195 @@
+"""Every way to fail, with its exit code, in one place.
+
+    ToolError                      1
+    ├── UsageError                 2   the command line asks for something that makes no sense
+    ├── ConfigError                3   a file under configs/ (or one given by the user) is wrong
+    ├── LockError                  4   di.lock.yaml is missing, stale or contradicts itself
+    │   ├── Unresolved             5   a pin is needed that was never resolved
+    │   └── PinMoved               6   what a name points to now is not what the lock says
+    ├── FetchError                 7   an input cannot be had
+    │   └── HashMismatch           8   an input was had, and it is not the locked one
+    ├── EngineError               10   the Docker engine cannot be used
+    ├── ImageError                11   an image step failed, or the image is not what was asked
+    │   ├── HeaderMismatch        12   a header is missing or belongs to another CUDA
+    │   └── NcclMismatch          13   header, distribution and mapped library disagree
+    ├── WheelError                20   a wheel cannot be built
+    │   ├── CompilerKilled        21   the compiler was killed, most likely for memory
+    │   ├── CompilerCrash         22   the compiler itself crashed
+    │   ├── InspectionFailed      23   the built binary is not what its recipe promises
+    │   └── NotForSm90            24   nothing in it can run on Hopper
+    ├── PatchError                30   a patch does not apply
+    │   └── PatchMalformed        31   a patch file is not a readable unified diff
+    ├── HostError                 40   a host cannot be used
+    │   ├── ConnectFailed         41   no SSH connection
+    │   ├── HostKeyRefused        42   the host key is unknown or has changed
+    │   ├── AuthFailed            43   the host refused our key
+    │   ├── CommandFailed         44   a command exited non-zero
+    │   └── PreflightFailed       45   the host is not fit for the deploy
+    ├── DeployError               50   the container could not be put in place
+    │   ├── ContainerConflict     51   the name is taken by something that is not ours to replace
+    │   └── DeployLocked          52   another deploy to this host is running
+    ├── DoctorFindings            60   something is missing; the report says what
+    ├── TestsFailed               61   tests, linters or benchmarks did not pass
+    └── RehearsalFailed           62   a stage of the rehearsal did not do what it does on a real host
+
+A message has three parts: what was found, what was expected and from where, what to run next.
+Exit code 70 is kept for a fault of this program itself; 130 for an interrupt.
+"""
+
+from __future__ import annotations
+
+INTERNAL_FAULT = 70
+INTERRUPTED = 130
+
+
+class ToolError(Exception):
+    """Carry what was found, what was expected and from where, and what to run next.
+
+    Example:
+        raise ConfigError(
+            found="configs/hosts/nv-h20.yaml:7: unknown key 'gpu_cout'",
+            expected="one of the keys in dih20.config.HostConfig (did you mean 'gpu_count'?)",
+            remedy="correct the key, then run the command again",
+        )
+    """
+
+    exit_code = 1
+
+    def __init__(self, *, found: str, expected: str, remedy: str) -> None:
+        super().__init__(found, expected, remedy)
+        self.found = found
+        self.expected = expected
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.found}\n  expected: {self.expected}\n  next:     {self.remedy}"
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Give the error as plain values, for --json."""
+        return {
+            "kind": type(self).__name__,
+            "found": self.found,
+            "expected": self.expected,
+            "next": self.remedy,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(ToolError):
+    exit_code = 2
+
+
+class ConfigError(ToolError):
+    exit_code = 3
+
+
+class LockError(ToolError):
+    exit_code = 4
+
+
+class Unresolved(LockError):
+    exit_code = 5
+
+
+class PinMoved(LockError):
+    exit_code = 6
+
+
+class FetchError(ToolError):
+    exit_code = 7
+
+
+class HashMismatch(FetchError):
+    exit_code = 8
+
+
+class EngineError(ToolError):
+    exit_code = 10
+
+
+class ImageError(ToolError):
+    exit_code = 11
+
+
+class HeaderMismatch(ImageError):
+    exit_code = 12
+
+
+class NcclMismatch(ImageError):
+    exit_code = 13
+
+
+class WheelError(ToolError):
+    exit_code = 20
+
+
+class CompilerKilled(WheelError):
+    exit_code = 21
+
+
+class CompilerCrash(WheelError):
+    exit_code = 22
+
+
+class InspectionFailed(WheelError):
+    exit_code = 23
+
+
+class NotForSm90(WheelError):
+    exit_code = 24
+
+
+class PatchError(ToolError):
+    exit_code = 30
+
+
+class PatchMalformed(PatchError):
+    exit_code = 31
+
+
+class HostError(ToolError):
+    exit_code = 40
+
+
+class ConnectFailed(HostError):
+    exit_code = 41
+
+
+class HostKeyRefused(HostError):
+    exit_code = 42
+
+
+class AuthFailed(HostError):
+    exit_code = 43
+
+
+class CommandFailed(HostError):
+    exit_code = 44
+
+
+class PreflightFailed(HostError):
+    exit_code = 45
+
+
+class DeployError(ToolError):
+    exit_code = 50
+
+
+class ContainerConflict(DeployError):
+    exit_code = 51
+
+
+class DeployLocked(DeployError):
+    exit_code = 52
+
+
+class DoctorFindings(ToolError):
+    exit_code = 60
+
+
+class TestsFailed(ToolError):
+    exit_code = 61
+
+
+class RehearsalFailed(ToolError):
+    exit_code = 62

@@ -1,0 +1,1 @@
+"""The only step that downloads: locked inputs, by sha256, into the cache."""

@@ -1,0 +1,1 @@
+"""Operator tests and benchmarks on the GPU at hand."""

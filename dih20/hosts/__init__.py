@@ -1,0 +1,1 @@
+"""Running commands, moving files and reading facts, here and over SSH."""

@@ -1,0 +1,1 @@
+"""An image archive as a value: list its layers, drop those the receiver has."""

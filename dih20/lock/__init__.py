@@ -1,0 +1,1 @@
+"""di.lock.yaml: every version and hash, written by one writer."""

@@ -1,0 +1,1 @@
+"""The patchset over the locked upstream, and users' unified diffs."""

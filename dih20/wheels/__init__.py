@@ -1,0 +1,1 @@
+"""Vendor wheels: recipe, identity, build in a container, inspection, store."""
