@@ -32,12 +32,21 @@ def is_current(folder: Path, stamp: str) -> bool:
 def install(folder: Path, lock: Path, stamp: str) -> None:
     """Build the environment in place: scripts inside hold its path, so it must not move later."""
     if (folder / "bin").exists() and not (folder / "pyvenv.cfg").exists():
-        sys.exit(f"inv: {folder} exists and is not a virtual environment; move it away, then run ./inv again")
+        sys.exit(
+            f"inv: {folder} exists and is not a virtual environment; move it away, then run ./inv again"
+        )
     (folder / STAMP).unlink(missing_ok=True)
     if not working(folder):
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True, symlinks=True)
-    command = [str(folder / "bin/python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    command = [
+        str(folder / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--disable-pip-version-check",
+    ]
     command += ["--require-hashes", "--only-binary=:all:", "-r", str(lock)]
     if subprocess.run(command, check=False, stdout=sys.stderr).returncode != 0:
         sys.exit(
@@ -52,7 +61,9 @@ def working(folder: Path) -> bool:
     python = folder / "bin/python"
     if not python.exists():
         return False
-    probe = subprocess.run([str(python), "-m", "pip", "--version"], check=False, capture_output=True)
+    probe = subprocess.run(
+        [str(python), "-m", "pip", "--version"], check=False, capture_output=True
+    )
     return probe.returncode == 0
 
 

@@ -63,7 +63,9 @@ def _signature(function: Callable[..., Any], changes: bool) -> inspect.Signature
 
 
 def _body(function: Callable[..., Any], task_name: str) -> Callable[..., Any]:
-    def body(c: invoke.Context, *args: Any, plan: bool = False, json: bool = False, **kw: Any) -> Any:
+    def body(
+        c: invoke.Context, *args: Any, plan: bool = False, json: bool = False, **kw: Any
+    ) -> Any:
         from dih20.console import Console
 
         ui = Console(as_json=json)
@@ -76,10 +78,10 @@ def _body(function: Callable[..., Any], task_name: str) -> Callable[..., Any]:
         except KeyboardInterrupt:
             ui.warn("interrupted")
             sys.exit(errors.INTERRUPTED)
-        except Exception as fault:  # the last line of defence: no bare traceback for the user
-            error = _internal_fault(task_name, fault)
-            ui.fail(error)
-            ui.finish(task_name, None, error)
+        except Exception as fault:  # noqa: BLE001 - the last line of defence: no bare traceback
+            report = _internal_fault(task_name, fault)
+            ui.fail(report)
+            ui.finish(task_name, None, report)
             sys.exit(errors.INTERNAL_FAULT)
         ui.finish(task_name, result)
         return result

@@ -62,7 +62,9 @@ def _install(group: str, lock: Path) -> None:
         command.append("--no-deps")
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
+        lines = [
+            line for line in done.stderr.splitlines() if "ERROR" in line
+        ] or done.stderr.splitlines()
         raise FetchError(
             found=f"pip could not install requirements/{lock.name}:\n" + "\n".join(lines[-8:]),
             expected="every pinned file, with a listed hash, at pip's configured index",

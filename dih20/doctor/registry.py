@@ -106,4 +106,7 @@ def run_checks(subject: Subject, where: Where) -> Iterator[tuple[str, Finding]]:
             for finding in entry.function(subject):
                 yield entry.name, finding
         except ToolError as error:
-            yield entry.name, Finding.fail(error.found, expected=error.expected, remedy=error.remedy)
+            yield (
+                entry.name,
+                Finding.fail(error.found, expected=error.expected, remedy=error.remedy),
+            )

@@ -29,7 +29,9 @@ class PrivateEngine:
             engine.client().images.list()
     """
 
-    def __init__(self, name: str, root: Path, *, fresh: bool = False, start_timeout_s: float = 60) -> None:
+    def __init__(
+        self, name: str, root: Path, *, fresh: bool = False, start_timeout_s: float = 60
+    ) -> None:
         self.name, self.root, self._fresh, self._timeout_s = name, root, fresh, start_timeout_s
         self._server: Server | None = None
         self._clients: list[docker.DockerClient] = []
@@ -50,10 +52,16 @@ class PrivateEngine:
         argv = ["dockerd", "--host", self.url, "--data-root", str(data)]
         argv += ["--exec-root", str(self._run / "exec"), "--pidfile", str(self._run / "docker.pid")]
         argv += ["--containerd-namespace", self._run.name, "--bridge", "none", "--iptables=false"]
-        argv += ["--containerd-plugins-namespace", f"{self._run.name}-plugins", "--ip-forward=false"]
+        argv += [
+            "--containerd-plugins-namespace",
+            f"{self._run.name}-plugins",
+            "--ip-forward=false",
+        ]
         argv += ["--config-file", str(self._empty_config()), "--log-level", "warn"]
         try:
-            self._server = Server(argv, log=self.root / "dockerd.log", name=f"the {self.name} engine")
+            self._server = Server(
+                argv, log=self.root / "dockerd.log", name=f"the {self.name} engine"
+            )
             self._server.wait_until(self._answers, self._timeout_s)
         except BaseException:
             self.close()
@@ -102,7 +110,10 @@ class PrivateEngine:
         return client
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

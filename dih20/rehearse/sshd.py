@@ -96,7 +96,10 @@ class PrivateSshd:
             return False
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
