@@ -107,7 +107,9 @@ class Console:
     def warn(self, text: str) -> None:
         self._rich.print(Text(f"! {text}", style="yellow"), soft_wrap=True)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = ""
+    ) -> None:
         """Print a table; every cell is taken literally, without markup."""
         table = Table(*columns, title=title or None, title_justify="left")
         for row in rows:

@@ -39,6 +39,8 @@ class FakeRunner:
     ) -> Result:
         self.calls.append(tuple(argv))
         if tuple(argv) not in self.answers:
-            raise AssertionError(f"unexpected command {list(argv)}; expected one of {list(self.answers)}")
+            raise AssertionError(
+                f"unexpected command {list(argv)}; expected one of {list(self.answers)}"
+            )
         result = self.answers[tuple(argv)]
         return checked(result, self.name) if check else result

@@ -90,10 +90,17 @@ class LocalRunner:
         full_env = {**os.environ, **env} if env is not None else None
         try:
             done = subprocess.run(
-                list(argv), input=stdin, env=full_env, timeout=timeout_s, capture_output=True, check=False
+                list(argv),
+                input=stdin,
+                env=full_env,
+                timeout=timeout_s,
+                capture_output=True,
+                check=False,
             )
         except FileNotFoundError:
-            missing = Result(argv=tuple(argv), exit_code=127, stderr=f"{argv[0]}: not found".encode())
+            missing = Result(
+                argv=tuple(argv), exit_code=127, stderr=f"{argv[0]}: not found".encode()
+            )
             return checked(missing, self.name) if check else missing
         except subprocess.TimeoutExpired as late:
             raise CommandFailed(
