@@ -1,0 +1,90 @@
+"""Run the operators' GPU tests with pytest and record each operator's results.
+
+    python3 -m h20_ops.testing.run_gpu_tests                        every operator
+    python3 -m h20_ops.testing.run_gpu_tests --only sparse_mla_decode
+    python3 -m h20_ops.testing.run_gpu_tests --select "page and not far"   no record is written
+    python3 -m h20_ops.testing.run_gpu_tests --commit REV --evidence-dir DIR    outside a checkout
+
+Needs torch with an SM90 GPU, nvcc for the first run, and pytest; no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from h20_ops.errors import EvidenceError, H20OpsError
+from h20_ops.testing.evidence import OPERATOR_SOURCES, evidence_path, write_evidence
+from h20_ops.testing.machine import REPOSITORY, commit_of, now, require_sm90, versions
+
+
+class Outcomes:
+    """A pytest plugin that keeps test id -> outcome; anything but a pass counts as not passed."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        test = report.nodeid.split("::", 1)[-1]
+        known = self.results.get(test)
+        if report.when == "call" and known is None:
+            self.results[test] = report.outcome
+        elif report.outcome != "passed":
+            self.results[test] = "skipped" if report.outcome == "skipped" else "failed"
+
+
+def run_operator(operator: str, *, select: str, commit: str, target: Path, root: Path) -> bool:
+    """Run one operator's tests; write its record unless only some were selected. True if good."""
+    import pytest
+
+    test_file = root / "tests" / "gpu" / f"test_{operator}.py"
+    if not test_file.is_file():
+        raise EvidenceError(
+            f"{test_file.name} does not exist", "a GPU test file per operator", "write it"
+        )
+    outcomes = Outcomes()
+    options = [str(test_file), "-m", "gpu", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    options += ["--rootdir", str(root), "--import-mode=importlib"]
+    options += ["-k", select] if select else []
+    code = pytest.main(options, plugins=[outcomes])
+    passed = code == 0 and set(outcomes.results.values()) == {"passed"}
+    if select:
+        print(f"{operator}: {len(outcomes.results)} selected tests, no record written")
+        return passed
+    facts = {"card": require_sm90(), **versions(), "commit": commit, "date": now()}
+    write_evidence(target, operator=operator, results=outcomes.results, root=root, facts=facts)
+    print(f"{operator}: {len(outcomes.results)} tests, exit {int(code)}, recorded in {target}")
+    return passed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="run_gpu_tests", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--only", action="append", choices=sorted(OPERATOR_SOURCES))
+    parser.add_argument("--select", default="", help="pytest -k expression; nothing is recorded")
+    parser.add_argument("--commit", default="", help="commit of the tree, where git cannot tell")
+    parser.add_argument("--evidence-dir", type=Path, help="where to write instead of the tree")
+    options = parser.parse_args(arguments)
+    try:
+        print(f"card: {require_sm90()}")
+        commit = "" if options.select else commit_of(options.commit)
+        good = True
+        for operator in options.only or sorted(OPERATOR_SOURCES):
+            target = evidence_path(operator, REPOSITORY)
+            if options.evidence_dir is not None:
+                target = options.evidence_dir / target.name
+            good &= run_operator(
+                operator, select=options.select, commit=commit, target=target, root=REPOSITORY
+            )
+    except H20OpsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
