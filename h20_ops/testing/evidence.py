@@ -21,7 +21,7 @@ SHARED_SOURCES = (
     "h20_ops/kv_cache/layouts.py",
     "h20_ops/kv_cache/records.py",
     "h20_ops/jit/*.py",
-    "h20_ops/cuda/*.cuh",
+    "h20_ops/cuda/sm90*.cuh",
     "h20_ops/torch_ref/attention.py",
     "h20_ops/testing/case_data.py",
     "h20_ops/testing/compare.py",
