@@ -88,7 +88,9 @@ def _context_address() -> str:
     return str(host).replace("http+unix://", "unix://") if host else "unix:///var/run/docker.sock"
 
 
-def _open(address: str, options: dict[str, Any], version: str, timeout_s: float) -> docker.DockerClient:
+def _open(
+    address: str, options: dict[str, Any], version: str, timeout_s: float
+) -> docker.DockerClient:
     import docker
     from docker.errors import DockerException
 
@@ -178,7 +180,12 @@ def _chain(problem: BaseException) -> list[str]:
             continue
         visited.add(id(current))
         seen.append(f"{type(current).__name__}: {current}")
-        inner = [current.__cause__, current.__context__, getattr(current, "reason", None), *current.args]
+        inner = [
+            current.__cause__,
+            current.__context__,
+            getattr(current, "reason", None),
+            *current.args,
+        ]
         todo.extend(item for item in inner if isinstance(item, BaseException))
     return seen
 
