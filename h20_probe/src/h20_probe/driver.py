@@ -32,8 +32,10 @@ _HINTS = {
     101: ("CUDA_ERROR_INVALID_DEVICE", "see that CUDA_VISIBLE_DEVICES names GPUs that exist"),
     802: (
         "CUDA_ERROR_SYSTEM_NOT_READY",
-        "the NVSwitch fabric is not ready although nvidia-smi may list every GPU: on the host run "
-        "`systemctl status nvidia-fabricmanager` and see that its version equals the driver's exactly",
+        (
+            "the NVSwitch fabric is not ready although nvidia-smi may list every GPU: on the host run "
+            "`systemctl status nvidia-fabricmanager` and see that its version equals the driver's exactly"
+        ),
     ),
     803: (
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",

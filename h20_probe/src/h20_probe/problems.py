@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem(Exception):  # noqa: N818 - it is a finding that may also be raised
+class Problem(Exception):
     """One thing that is wrong; `stops` says that nothing after it can be tried."""
 
     check: str
