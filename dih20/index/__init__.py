@@ -1,0 +1,1 @@
+"""Package indexes and mirrors: which ones are in force, and what they list."""
