@@ -104,6 +104,10 @@ class Console:
         """Print one line of prose."""
         self._rich.print(Text(text, style=style), soft_wrap=True)
 
+    def raw(self, text: str) -> None:
+        """Print text as it is: a diff keeps its tabs and its long lines."""
+        self._rich.file.write(text)
+
     def warn(self, text: str) -> None:
         self._rich.print(Text(f"! {text}", style="yellow"), soft_wrap=True)
 

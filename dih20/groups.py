@@ -3,7 +3,8 @@
 `base` comes from the launcher. `dev` is for tests and linters, `torch` for reference numerics on
 this machine, `tilelang` for cross-compiling operators. Each is a hash-pinned lock in requirements/.
 torch has one version and several accepted files: CPU and CUDA builds differ, and each file's hash
-is listed. When the file that pip chose is a CUDA build, its runtime wheels come from torch-cuda.lock.
+is listed. A CPU build that lies in pip's find-links (torch-local.lock) is taken first; when pip
+takes a CUDA build instead, its runtime wheels come from torch-cuda.lock.
 """
 
 from __future__ import annotations
@@ -57,9 +58,16 @@ def _lock(group: str) -> Path:
 
 def _install(group: str, lock: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    command += ["--require-hashes", "--only-binary=:all:", "-r", str(lock)]
+    command += ["--require-hashes", "--only-binary=:all:"]
     if group in _WITHOUT_DEPENDENCIES:
         command.append("--no-deps")
+    local = lock.with_name(f"{group}-local.lock")
+    if local.exists():
+        # pip prefers an index's file whenever hashes are asked for, so the local one needs a call of its own;
+        # where there is none this fails at once, and the call below takes a file of the index
+        first = [*command, "--no-index", "-r", str(local)]
+        subprocess.run(first, check=False, capture_output=True)
+    command += ["-r", str(lock)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         lines = [

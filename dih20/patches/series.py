@@ -1,0 +1,128 @@
+"""Which patches a source gets, in which order: the project's series first, then the user's files.
+
+patches/sm90/series names one patch a line, relative to its folder; # starts a comment. A line that
+ends in .patch is a unified diff; any other names a folder with an edit.yaml. Users put their own
+unified diffs into patches/user/ (for a source other than deepinfer: patches/user/SOURCE/); they are
+taken in the order of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dih20.errors import PatchError
+from dih20.paths import REPOSITORY, shown
+
+ENGINE = "deepinfer"
+TRAILERS = ("Reason", "Upstream", "Removable-when")
+
+_TRAILER = re.compile(rf"^({'|'.join(TRAILERS)}):\s*(\S.*)$", re.IGNORECASE)
+_SUFFIXES = (".patch", ".diff")
+_NOT_PATCHES = {"README.md", ".gitkeep"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One patch file: its name below patches/, its bytes, and what its trailers say."""
+
+    name: str
+    text: bytes
+    origin: Literal["series", "user"]
+    trailers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text).hexdigest()
+
+
+def patches_dir() -> Path:
+    return REPOSITORY / "patches"
+
+
+def load(source: str = ENGINE, folder: Path | None = None) -> list[Patch]:
+    """Give the patches of a source in the order in which they apply."""
+    root = folder or patches_dir()
+    ours = _series(root, root / "sm90") if source == ENGINE else []
+    return ours + _users(root, root / "user" if source == ENGINE else root / "user" / source)
+
+
+def unlisted(folder: Path | None = None) -> list[str]:
+    """Give patch files beside the series that it does not name: they are not applied."""
+    root = folder or patches_dir()
+    listed = {patch.name for patch in _series(root, root / "sm90")}
+    beside = sorted(path for path in (root / "sm90").glob("*") if path.suffix in _SUFFIXES)
+    return [name for path in beside if (name := str(path.relative_to(root))) not in listed]
+
+
+def _series(root: Path, folder: Path) -> list[Patch]:
+    series = folder / "series"
+    patches: list[Patch] = []
+    for number, line in enumerate(series.read_text().splitlines(), 1):
+        name = line.split("#", 1)[0].strip()
+        if not name:
+            continue
+        where = f"{shown(series)}:{number}"
+        path = folder / name
+        if folder.resolve() not in path.resolve().parents:
+            raise _wrong(
+                f"{where}: {name} lies outside its folder", "a name below the series' folder"
+            )
+        if path.suffix != ".patch":
+            raise _wrong(
+                f"{where}: {name} is not a .patch file",
+                "only unified diffs: no edits by symbol are known",
+            )
+        if not path.is_file():
+            raise _wrong(f"{where}: there is no file {name}", f"a file {shown(path)}")
+        patch = _read(root, path, "series")
+        if any(patch.name == other.name for other in patches):
+            raise _wrong(f"{where}: {name} stands there twice", "each patch once")
+        patches.append(patch)
+    return patches
+
+
+def _users(root: Path, folder: Path) -> list[Patch]:
+    if not folder.is_dir():
+        return []
+    patches = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name in _NOT_PATCHES or (path.is_dir() and folder.name == "user"):
+            continue
+        if path.suffix not in _SUFFIXES or not path.is_file():
+            raise _wrong(
+                f"{shown(path)} is not a patch",
+                f"only files ending in {' or '.join(_SUFFIXES)} in {shown(folder)}",
+            )
+        patches.append(_read(root, path, "user"))
+    return patches
+
+
+def _read(root: Path, path: Path, origin: Literal["series", "user"]) -> Patch:
+    text = path.read_bytes()
+    return Patch(
+        name=str(path.relative_to(root)), text=text, origin=origin, trailers=_trailers(text)
+    )
+
+
+def _trailers(text: bytes) -> dict[str, str]:
+    """Read `Reason: ...` and its like from what stands before the first diff."""
+    known = {trailer.lower(): trailer for trailer in TRAILERS}
+    found = {}
+    for line in text.decode("utf-8", errors="replace").splitlines():
+        if line.startswith(("diff --git ", "--- ", "Index: ")):
+            break
+        if match := _TRAILER.match(line):
+            found[known[match[1].lower()]] = match[2].strip()
+    return found
+
+
+def _wrong(found: str, expected: str) -> PatchError:
+    return PatchError(
+        found=found,
+        expected=expected,
+        remedy="mend it or move it away, then run `./inv patch --status`",
+    )
