@@ -47,6 +47,8 @@ class PrefillCase:
 
     @property
     def tolerance_prefix(self) -> str:
+        if self.wide_keys:
+            return "mla_prefill.wide"
         return "mla_prefill.amplified" if self.amplified else "mla_prefill"
 
 
