@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Put on this machine what the tests and the rehearsal need: Debian or Ubuntu, as root. Safe to run again.
+# Nothing is started: tests and rehearsal run private engines and a private sshd of their own.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+# program:package
+needed="dockerd:docker.io sshd:openssh-server ssh-keygen:openssh-client debootstrap:debootstrap zstd:zstd ip:iproute2 git:git"
+
+missing=()
+for pair in $needed; do
+    command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+done
+# ./inv makes a virtual environment; Debian keeps the module for it in a package of its own
+for python in python3 python3.13 python3.12 python3.11; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        found=$python
+        break
+    fi
+done
+if [ -z "${found:-}" ]; then
+    missing+=(python3 python3-venv)
+elif ! "$found" -c 'import ensurepip, venv' 2>/dev/null; then
+    missing+=("$(basename "$(readlink -f "$(command -v "$found")")")-venv")
+fi
+
+if [ "${#missing[@]}" -eq 0 ]; then
+    echo "host-setup: nothing missing"
+    exit 0
+fi
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    echo "host-setup: missing ${missing[*]}; this needs root and apt-get (Debian or Ubuntu): install these packages by hand, then run again" >&2
+    exit 2
+fi
+
+# packages must not start their services here: while this file says 101, Debian's tools leave them stopped
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+echo "host-setup: installing ${missing[*]}"
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+echo "host-setup: done"
