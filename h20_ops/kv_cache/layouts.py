@@ -79,6 +79,22 @@ class KvLayout:
         """True when everything about one token is one contiguous record."""
         return all(field.page_offset == 0 for field in self.fields)
 
+    def describe(self) -> str:
+        """Return where each field of (slot t, channel d) is; B is the page size."""
+        lines = [f"{self.name}: {self.bytes_per_token} bytes per token, {self.head_dim} channels"]
+        for name, field in zip(("values", "scales", "plain"), self.fields, strict=False):
+            page = f"B*{field.page_offset} + " if field.page_offset else ""
+            offset = f" + {field.offset}" if field.offset else ""
+            channel = f"(d-{field.first_channel})" if field.first_channel else "d"
+            unit = f"{channel}//{field.channels_per_unit}"
+            size = f"{field.unit_bytes}*({unit})" if field.unit_bytes > 1 else unit
+            last = field.first_channel + field.num_channels - 1
+            lines.append(
+                f"  {name}: {field.encoding}, channels {field.first_channel}..{last}, "
+                f"byte {page}t*{field.token_stride}{offset} + {size}"
+            )
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         return self.name
 

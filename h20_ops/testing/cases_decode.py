@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -92,7 +93,7 @@ class DecodeInputs:
     extra_indices: torch.Tensor | None = None
     extra_topk_length: torch.Tensor | None = None
 
-    def kwargs(self) -> dict[str, object]:
+    def kwargs(self) -> dict[str, Any]:
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)

@@ -11,12 +11,12 @@ def normalised_difference(got: torch.Tensor, want: torch.Tensor) -> float:
     """Return 1 - 2 sum(xy) / sum(x^2 + y^2) in fp64: 0 for equal tensors, 2 for opposite ones.
 
     Upstream calls it the cosine difference; unlike a cosine it also sees a wrong length.
-    Positions where both are the same infinity are left out.
+    Positions where both are the same infinity, or both NaN, are left out.
     """
     assert got.shape == want.shape, f"shapes differ: {tuple(got.shape)}, {tuple(want.shape)}"
     x, y = got.double().flatten(), want.double().flatten()
-    finite = ~(x.isinf() & (x == y))
-    x, y = x[finite], y[finite]
+    left_out = (x.isinf() & (x == y)) | (x.isnan() & y.isnan())
+    x, y = x[~left_out], y[~left_out]
     denominator = (x * x + y * y).sum()
     if float(denominator) == 0.0:
         return 0.0

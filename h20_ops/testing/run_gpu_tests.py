@@ -11,6 +11,7 @@ Needs torch with an SM90 GPU, nvcc for the first run, and pytest; no network.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +47,10 @@ def run_operator(operator: str, *, select: str, commit: str, target: Path, root:
             f"{test_file.name} does not exist", "a GPU test file per operator", "write it"
         )
     outcomes = Outcomes()
-    options = [str(test_file), "-m", "gpu", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    options += ["--rootdir", str(root), "--import-mode=importlib"]
+    # The GPU machine may lack what the repository's own pytest settings and fixtures need.
+    options = ["-c", os.devnull, "--rootdir", str(root), "--confcutdir", str(test_file.parent)]
+    options += ["-o", "markers=gpu: needs a Hopper GPU", "--import-mode=importlib", "-m", "gpu"]
+    options += ["-q", "-p", "no:cacheprovider", "-p", "no:benchmark", str(test_file)]
     options += ["-k", select] if select else []
     code = pytest.main(options, plugins=[outcomes])
     passed = code == 0 and set(outcomes.results.values()) == {"passed"}
