@@ -1,0 +1,127 @@
+"""Pin the bases: a registry image by digest, the stand-in by its package list; and apt packages on each."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from dih20.config.image import ImageConfig, RegistryBase, StandInBase
+from dih20.config.mirrors import Mirrors
+from dih20.errors import LockError
+from dih20.index.apt_mirrors import apt_mirrors, family
+from dih20.index.session import open_session
+from dih20.lock.apt_root import AptRoot, private_apt
+from dih20.lock.files import UNRESOLVED, Base, LockedFile
+from dih20.lock.registry import resolve_digest
+from dih20.lock.stand_in import installed_status, package_list_digest, read_package_list, resolve_base
+from dih20.paths import REPOSITORY
+
+
+def registry_base(name: str, wanted: RegistryBase, digest: str) -> Base:
+    """Give a registry base with its digest, or with `unresolved`."""
+    return Base(
+        name=name,
+        image=wanted.image,
+        suite=wanted.suite,
+        architecture=wanted.architecture,
+        digest=digest,
+        python_tag=wanted.python_tag,
+        torch=wanted.torch,
+        glibc=wanted.glibc,
+    )
+
+
+def ask_registry(wanted: RegistryBase, mirrors: Mirrors) -> str:
+    """Give the digest of a registry base, or raise Unresolved that says why it could not be asked."""
+    return resolve_digest(wanted.image, open_session(mirrors))
+
+
+class AptRoots:
+    """Private apt roots, one per suite, made on first use and removed at the end.
+
+    Example:
+        with AptRoots(mirrors) as roots:
+            packages = stand_in_base("stand-in", wanted, roots)
+    """
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self.mirrors = mirrors
+        self._stack = ExitStack()
+        self._roots: dict[str, AptRoot] = {}
+
+    def __enter__(self) -> AptRoots:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def root(self, suite: str, architecture: str) -> AptRoot:
+        if suite not in self._roots:
+            of = family(suite)
+            if of is None:
+                raise LockError(
+                    found=f"suite {suite!r} belongs to no distribution this tool knows",
+                    expected="a Debian or Ubuntu suite, such as trixie or noble",
+                    remedy="correct suite: under bases: in configs/images",
+                )
+            mirror = apt_mirrors(self.mirrors, suite).roots[0]
+            self._roots[suite] = self._stack.enter_context(private_apt(suite, architecture, mirror, family=of))
+        return self._roots[suite]
+
+
+def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:
+    """Give the stand-in base: its packages from debootstrap's choice, its digest over them."""
+    apt = roots.root(wanted.suite, wanted.architecture)
+    packages = resolve_base(apt, read_package_list(REPOSITORY / wanted.packages))
+    return Base(
+        name=name,
+        suite=wanted.suite,
+        architecture=wanted.architecture,
+        digest=package_list_digest(packages),
+        python_tag=wanted.python_tag,
+        torch=wanted.torch,
+        glibc=wanted.glibc,
+        packages=tuple(packages),
+    )
+
+
+def apt_closure(base: Base, image: ImageConfig, roots: AptRoots) -> tuple[LockedFile, ...]:
+    """Give what apt would add to a base for the wanted packages."""
+    apt = roots.root(base.suite, base.architecture)
+    apt.set_installed(installed_status(apt, base.packages) if base.is_stand_in else _status_of_image(base))
+    return tuple(apt.closure(image.apt))
+
+
+def _status_of_image(base: Base) -> str:
+    """Read /var/lib/dpkg/status out of a registry base that an engine here holds."""
+    import io
+    import tarfile
+
+    import docker
+    from docker.errors import DockerException, ImageNotFound
+
+    reference = base.reference
+    try:
+        client = docker.from_env(timeout=120)
+        container = client.containers.create(reference, command=["true"], network_disabled=True)
+        try:
+            chunks, _ = container.get_archive("/var/lib/dpkg/status")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+                handle = archive.extractfile(archive.getmembers()[0])
+                assert handle is not None, "a file has content"
+                return handle.read().decode("utf-8")
+        finally:
+            container.remove(force=True)
+    except ImageNotFound as fault:
+        raise _no_image(base, f"no engine here holds {reference}") from fault
+    except DockerException as fault:
+        raise _no_image(base, f"the Docker engine could not give the base's package list: {fault}") from fault
+
+
+def _no_image(base: Base, why: str) -> LockError:
+    from dih20.errors import Unresolved
+
+    return Unresolved(
+        found=f"apt packages for base {base.name!r}: {why}",
+        expected=f"an engine that holds the base, to see what is in it already (digest {base.digest or UNRESOLVED})",
+        remedy="pull the base there, then run `./inv lock --only apt`",
+    )
