@@ -1,0 +1,1 @@
+"""What runs inside the image's containers: standard library only, for whatever python is there."""

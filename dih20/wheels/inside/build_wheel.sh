@@ -1,0 +1,39 @@
+#!/bin/sh
+# Build one wheel inside the image, without network. The caller has cleared the environment.
+#   /di/source        the tree (read-only; copied, so that the build may write)
+#   /di/requirements  wheels that the build needs (may be absent)
+#   /di/job           this script; driver_stub.c when the build links with -lcuda
+#   /di/out           where the wheel and peak-memory go
+set -eu
+report_peak() {
+    code=$?
+    for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
+        if [ -r "$file" ]; then cp "$file" /di/out/peak-memory; break; fi
+    done
+    exit "$code"
+}
+trap report_peak EXIT
+
+mkdir -p "$HOME" "$TMPDIR" /build/wheel
+cp -R /di/source /build/source
+chmod -R u+w /build/source
+
+if [ -d /di/requirements ]; then
+    echo "== build requirements"
+    python3 -m pip install --quiet --no-index --no-deps --no-compile --target /build/site \
+        /di/requirements/*.whl
+fi
+if [ -f /di/job/driver_stub.c ]; then
+    echo "== link-time stand-in for the driver library"
+    mkdir -p /build/stubs
+    gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 -o /build/stubs/libcuda.so /di/job/driver_stub.c
+fi
+cd /build/source
+if [ -d .git ] && [ -n "${DI_PATCH_MARKER:-}" ]; then
+    # Vendors that ask git for their version refuse a changed tree; the marker names what changed it.
+    git add --all
+    git -c user.name=dih20 -c user.email=dih20@localhost commit --quiet --message "$DI_PATCH_MARKER"
+fi
+echo "== build"
+python3 -m pip wheel --verbose --no-index --no-deps --no-build-isolation --wheel-dir /build/wheel .
+cp /build/wheel/*.whl /di/out/
