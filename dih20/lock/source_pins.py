@@ -16,6 +16,7 @@ from dih20.errors import LockError
 from dih20.index.shelf import Indexes
 from dih20.index.simple import IndexFile
 from dih20.lock.files import LockedFile, LockedSource
+from dih20.lock.tree_version import check_submodules, tree_version
 from dih20.paths import REPOSITORY
 
 
@@ -27,7 +28,15 @@ def pin_source(name: str, source: Source, indexes: Indexes) -> LockedSource:
     if source.git:
         assert source.commit, "the model lets no git source without a commit through"
         return LockedSource(name=name, kind="git", version=f"0+g{source.commit[:12]}", commit=source.commit)
-    return LockedSource(name=name, kind="path", version="path")
+    folder = source_folder(source.path or "")
+    if not folder.is_dir():
+        raise LockError(
+            found=f"source {name}: no folder {source.path}",
+            expected="your checkout, as sources: in configs/images names it",
+            remedy="correct path: there, then run the command again",
+        )
+    check_submodules(folder)
+    return LockedSource(name=name, kind="path", version=tree_version(folder))
 
 
 def pin_sdist(wanted: str, indexes: Indexes) -> LockedFile:
