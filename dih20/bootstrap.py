@@ -22,23 +22,31 @@ STAMP = ".lock-stamp"
 
 
 def is_current(folder: Path, stamp: str) -> bool:
-    """Say whether an environment was finished from the lock with this stamp."""
+    """Say whether an environment was finished from the lock with this stamp, and has its python still."""
     try:
-        return (folder / STAMP).read_text().strip() == stamp
+        return (folder / STAMP).read_text().strip() == stamp and (folder / "bin/python").exists()
     except OSError:
         return False
 
 
 def install(folder: Path, lock: Path, stamp: str) -> None:
     """Build the environment in place: scripts inside hold its path, so it must not move later."""
-    if (folder / "bin").exists() and not (folder / "pyvenv.cfg").exists():
+    if folder.exists() and not (folder / "pyvenv.cfg").exists() and any(folder.iterdir()):
         sys.exit(
             f"inv: {folder} exists and is not a virtual environment; move it away, then run ./inv again"
         )
     (folder / STAMP).unlink(missing_ok=True)
     if not working(folder):
         shutil.rmtree(folder, ignore_errors=True)
-        venv.create(folder, with_pip=True, symlinks=True)
+        try:
+            venv.create(folder, with_pip=True, symlinks=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(folder, ignore_errors=True)
+            version = "%d.%d" % sys.version_info[:2]
+            sys.exit(
+                f"inv: python {version} at {sys.executable} cannot put pip into a virtual environment; "
+                f"install python{version}-venv (Debian, Ubuntu) or a complete python, then run ./inv again"
+            )
     command = [
         str(folder / "bin/python"),
         "-m",

@@ -80,13 +80,18 @@ def check(name: str, *, where: Where) -> Callable[[Check], Check]:
     def register(function: Check) -> Check:
         key = (where, name)
         known = _CHECKS.get(key)
-        assert known is None or known.function.__qualname__ == function.__qualname__, (
+        assert known is None or _name(known.function) == _name(function), (
             f"two checks are named {name!r}: {known} and {function}"
         )
         _CHECKS[key] = Registered(name=name, where=where, function=function)
         return function
 
     return register
+
+
+def _name(function: Check) -> tuple[str, str]:
+    """Name a function across imports: a module that is loaded again registers its checks again."""
+    return function.__module__, function.__qualname__
 
 
 def discover() -> None:

@@ -25,7 +25,7 @@ def patch(
     tree: str = "",
     source: str = "deepinfer",
 ) -> dict[str, Any]:
-    """Apply the patchset and your own diffs to the locked upstream; report each patch."""
+    """Apply the patchset and your own diffs to the locked upstream."""
     from dih20.patches import report
 
     report.require_one_mode(plan=run.plan, check=check, status=status, diff=diff, tree=tree)
