@@ -7,10 +7,12 @@ machine that has none of this tool's packages.
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from typing import Any
 
+from dih20 import groups
 from dih20.console import Console
 from dih20.errors import TestsFailed, UsageError
 from dih20.paths import REPOSITORY
@@ -42,6 +44,9 @@ def run_on_gpu(
     ui.plan(plan)
     if only_plan:
         return plan.as_dict()
+    if not os.environ.get("DI_PYTHON"):
+        for group in ("dev", "torch"):
+            groups.ensure(ui, group)
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
             found=f"{sys.executable} has no torch",

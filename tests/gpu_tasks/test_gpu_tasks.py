@@ -28,6 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[list[str]]]
 
         monkeypatch.setattr(subprocess, "run", run)
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+        monkeypatch.setenv("DI_PYTHON", "python3")
         return commands
 
     return exits
@@ -75,7 +76,19 @@ def test_a_python_without_torch_is_named_with_the_way_out(
     ui: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setenv("DI_PYTHON", "python3")
     with pytest.raises(UsageError) as caught:
         run_on_gpu(ui, "gpu-test", only="", commit="")
     assert "has no torch" in caught.value.found
     assert "DI_PYTHON=python3 ./inv gpu-test" in caught.value.remedy
+
+
+def test_the_tools_own_environment_gets_torch_first(
+    ui: Console, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = started(0)
+    ensured: list[str] = []
+    monkeypatch.delenv("DI_PYTHON")
+    monkeypatch.setattr("dih20.groups.ensure", lambda _, group: ensured.append(group))
+    run_on_gpu(ui, "gpu-test", only="", commit="")
+    assert ensured == ["dev", "torch"] and len(commands) == 1
