@@ -5,14 +5,14 @@ from __future__ import annotations
 import fnmatch
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dih20.errors import InspectionFailed, NotForSm90
 from dih20.wheels import elf
 from dih20.wheels.device_code import DeviceCode, device_code_of
 from dih20.wheels.elf import SharedObject
-from dih20.wheels.recipes import Recipe
+from dih20.wheels.recipes import Recipe, fill_in
 from dih20.wheels.tags import judge_tags
 from dih20.wheels.verdicts import Verdict, fail, not_applicable, ok
 
@@ -24,7 +24,7 @@ def inspect_wheel(
     python_tag: str,
     cuobjdump: Path | None = None,
     nccl_library: Path | None = None,
-    site_packages: str = "",
+    places: Mapping[str, str] | None = None,
 ) -> list[Verdict]:
     """Give every verdict on a wheel file, but for the import test, which needs the image.
 
@@ -32,7 +32,7 @@ def inspect_wheel(
         python_tag: the image's, as cp312.
         cuobjdump: the lock's inspector; without it the fatbin reader stands alone.
         nccl_library: the locked libnccl.so.2, whose exports undefined nccl* symbols must be in.
-        site_packages: the image's package folder, which {site_packages} in a recipe's rpaths means.
+        places: what {site_packages} and {nccl} in a recipe mean in the image.
     """
     with tempfile.TemporaryDirectory(prefix="di-inspect-") as folder:
         with zipfile.ZipFile(wheel) as archive:
@@ -42,7 +42,7 @@ def inspect_wheel(
             judge_tags(wheel, recipe, objects, python_tag=python_tag),
             _device_code(recipe, objects, cuobjdump),
             _libraries(recipe, objects),
-            _search_paths(recipe, objects, site_packages),
+            _search_paths(recipe, objects, places or {}),
             _nccl_symbols(objects, nccl_library),
         ]
         if recipe.linking.glibc_at_most:
@@ -86,10 +86,9 @@ def _ahead_of_time(recipe: Recipe, codes: dict[str, DeviceCode], held: frozenset
     if not missing:
         return ok("device code", "; ".join(f"{name}: {code.text}" for name, code in codes.items()))
     what = ", ".join(sorted(held)) or "no machine code"
-    instead = f"; fallback {recipe.replaced_by}" if recipe.replaced_by else ""
     return fail(
         "device code",
-        f"built, contains no {', '.join(missing)} (it holds {what}), marked unusable on SM90{instead}",
+        f"built, contains no {', '.join(missing)} (it holds {what}), marked unusable on SM90, fallback {recipe.replacement}",
         expected=f"machine code for {', '.join(missing)} (recipes/{recipe.name}.yaml)",
         remedy="give the vendor's build the Hopper architecture, or use the drop-in in its place",
     )
@@ -121,13 +120,13 @@ def _libraries(recipe: Recipe, objects: Sequence[SharedObject]) -> Verdict:
     )
 
 
-def _search_paths(recipe: Recipe, objects: Sequence[SharedObject], site_packages: str) -> Verdict:
+def _search_paths(
+    recipe: Recipe, objects: Sequence[SharedObject], places: Mapping[str, str]
+) -> Verdict:
     check = "search paths"
     if not objects:
         return not_applicable(check, "no ELF file inside")
-    allowed = [
-        pattern.replace("{site_packages}", site_packages) for pattern in recipe.linking.rpaths
-    ]
+    allowed = [fill_in(pattern, places) for pattern in recipe.linking.rpaths]
     bad = list(_bad_paths(objects, allowed))
     if not bad:
         seen = sorted({path for o in objects for path in o.search_paths})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -75,6 +76,7 @@ class Build(Section):
     torch: bool = False
     nvcc: bool = False
     nccl: bool = False
+    version_from_git: bool = False
     memory_per_job_gb: Annotated[float, Field(gt=0)] = 5.0
     timeout_minutes: Annotated[int, Field(gt=0)] = 60
 
@@ -86,10 +88,10 @@ class Recipe(Section):
     distribution: str
     about: str
     policy: Policy = "build"
-    replaced_by: str | None = None
     reason: str | None = None
     optional: bool = False
     source: RecipeSource | None = None
+    drop_in: RecipeSource | None = None
     python_tag: Literal["image", "py3"] = "image"
     build: Build = Build()
     device_code: DeviceCodePromise = DeviceCodePromise()
@@ -100,11 +102,33 @@ class Recipe(Section):
     def _policy_has_what_it_needs(self) -> Recipe:
         if self.policy == "build" and self.source is None:
             raise ValueError("policy build needs a source")
-        if self.policy == "drop-in" and not (self.replaced_by and self.reason):
-            raise ValueError("policy drop-in needs replaced_by and reason")
-        if self.policy == "real-or-drop-in" and not (self.replaced_by and self.source):
-            raise ValueError("policy real-or-drop-in needs a source and replaced_by")
+        if self.policy == "drop-in" and not (self.drop_in and self.reason):
+            raise ValueError("policy drop-in needs drop_in and reason")
+        if self.policy == "real-or-drop-in" and not (self.source and self.drop_in):
+            raise ValueError("policy real-or-drop-in needs source and drop_in")
+        if self.drop_in and self.drop_in.path is None:
+            raise ValueError("a drop-in is a folder of this repository: drop_in: {path: ...}")
         return self
+
+    @property
+    def replacement(self) -> str:
+        """Give what stands in for the upstream, as messages name it."""
+        return str(self.drop_in.path) if self.drop_in else "nothing: the recipe names no drop-in"
+
+    def as_drop_in(self) -> Recipe:
+        """Give the recipe of the drop-in: pure python from its folder, under the same name."""
+        assert self.drop_in is not None, f"recipe {self.name} has no drop-in"
+        return Recipe(
+            name=self.name,
+            distribution=self.distribution,
+            about=self.about,
+            optional=self.optional,
+            source=self.drop_in,
+            python_tag="py3",
+            build=Build(timeout_minutes=10),
+            device_code=DeviceCodePromise(kind="jit"),
+            imports=self.imports,
+        )
 
 
 def recipes_dir() -> Path:
@@ -141,3 +165,10 @@ def select(recipes: list[Recipe], only: str | None) -> list[Recipe]:
             remedy="correct the name, or add recipes/NAME.yaml",
         )
     return [by_name[name] for name in wanted]
+
+
+def fill_in(text: str, places: Mapping[str, str]) -> str:
+    """Replace {site_packages} and {nccl} by the image's folders; one that is not known stays."""
+    for name, folder in places.items():
+        text = text.replace("{" + name + "}", folder)
+    return text

@@ -1,0 +1,251 @@
+"""Build one wheel in a container of the image, and put it into the store once it is judged."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dih20.console import Console
+from dih20.errors import CompilerKilled, WheelError
+from dih20.lock import Lock
+from dih20.paths import build_dir, shown
+from dih20.wheels import driver_stub, sources, toolkit, tools
+from dih20.wheels.container import Job, Outcome, run_job
+from dih20.wheels.failures import as_error, read_failure
+from dih20.wheels.image_facts import INSIDE, PLAIN_PATH, ImageFacts
+from dih20.wheels.importing import import_in_image
+from dih20.wheels.inspector import inspect_wheel, raise_for
+from dih20.wheels.jobs import Jobs, bounded
+from dih20.wheels.plan import Wanted, nvcc_of
+from dih20.wheels.recipes import fill_in
+from dih20.wheels.repack import SOURCE_DATE_EPOCH, repack
+from dih20.wheels.store import Store, StoredWheel
+from dih20.wheels.verdicts import Verdict
+
+if TYPE_CHECKING:
+    import docker
+
+CUDA = toolkit.IN_CONTAINER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the user allows a build to use; None means what the engine has."""
+
+    jobs: int | None = None
+    memory_gb: float | None = None
+
+
+@dataclass(kw_only=True)
+class Builder:
+    """Builds wheels for one image, from one lock, into one store.
+
+    Example:
+        wheel = Builder(ui=ui, client=client, facts=facts, lock=lock, store=Store()).build(wanted)
+    """
+
+    ui: Console
+    client: docker.DockerClient
+    facts: ImageFacts
+    lock: Lock
+    store: Store
+    limits: Limits = field(default_factory=Limits)
+
+    def build(self, wanted: Wanted) -> StoredWheel:
+        """Build, repack, inspect, import and store; one retry with fewer jobs after a kill."""
+        recipe = wanted.recipe
+        log = build_dir() / "logs" / f"wheel-{recipe.name}-{wanted.parts.identity[:12]}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        tree = sources.materialise(self.ui, self.lock, recipe.source) if recipe.source else Path()
+        if recipe.build.version_from_git:
+            self.ui.line(f"  {recipe.name} is built from commit {sources.commit_of(tree)}")
+        for line in wanted.nccl_lines:
+            self.ui.line(f"  {line}", style="dim")
+        jobs = self._jobs(wanted)
+        started = time.monotonic()
+        with self._workspace(wanted) as work:
+            try:
+                outcome = self._compile(wanted, tree, work, jobs, log)
+            except CompilerKilled as killed:
+                if jobs.count == 1:
+                    raise
+                jobs = jobs.halved()
+                self.ui.warn(f"{killed.found.splitlines()[0]}; once more with {jobs.count} job(s)")
+                outcome = self._compile(wanted, tree, work, jobs, log)
+            built = self._one_wheel(work / "out", recipe.name, log)
+            (work / "final").mkdir()
+            wheel = repack(built, work / "final", local_version=wanted.described.marker)
+            verdicts = self._judge(wanted, wheel, log)
+            raise_for(recipe, wheel, verdicts)
+            return self.store.add(
+                wheel,
+                name=recipe.name,
+                parts=wanted.parts,
+                verdicts=[verdict.as_dict() for verdict in verdicts],
+                build=self._record(jobs, outcome, work / "out", time.monotonic() - started),
+            )
+
+    def _jobs(self, wanted: Wanted) -> Jobs:
+        info = self.client.info()
+        limit = int(info["MemTotal"])
+        if self.limits.memory_gb is not None:
+            limit = min(limit, int(self.limits.memory_gb * 10**9))
+        return bounded(
+            cores=int(info["NCPU"]),
+            memory_limit_bytes=limit,
+            requested=self.limits.jobs,
+            memory_per_job_gb=wanted.recipe.build.memory_per_job_gb,
+        )
+
+    @contextmanager
+    def _workspace(self, wanted: Wanted) -> Iterator[Path]:
+        """Give a folder for this build; it is kept when the build fails, for a look at what came out."""
+        work = build_dir() / "wheel-builds" / f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
+        shutil.rmtree(work, ignore_errors=True)
+        (work / "job").mkdir(parents=True)
+        yield work
+        shutil.rmtree(work, ignore_errors=True)
+
+    def _compile(self, wanted: Wanted, tree: Path, work: Path, jobs: Jobs, log: Path) -> Outcome:
+        recipe = wanted.recipe
+        shutil.rmtree(work / "out", ignore_errors=True)
+        (work / "out").mkdir()
+        shutil.copyfile(INSIDE / "build_wheel.sh", work / "job" / "build_wheel.sh")
+        if recipe.linking.driver_stub:
+            (work / "job" / "driver_stub.c").write_text(self._driver_stub())
+        tools.stage_requirements(
+            self.lock, self.facts.python_tag, recipe.build.requirements, work / "requirements"
+        )
+        read_only = {
+            "/di/source": tree,
+            "/di/job": work / "job",
+            "/di/requirements": work / "requirements",
+        }
+        if recipe.build.nvcc and self.facts.nvcc == "none":
+            read_only[CUDA] = self._toolkit()
+        job = Job(
+            argv=("sh", "/di/job/build_wheel.sh"),
+            environment=self._environment(wanted, jobs),
+            read_only=read_only,
+            writable={"/di/out": work / "out"},
+            memory_limit_bytes=jobs.memory_limit_bytes if self.limits.memory_gb else None,
+            timeout_s=recipe.build.timeout_minutes * 60.0,
+        )
+        self.ui.line(f"  {jobs.why}; log {shown(log)}", style="dim")
+        with log.open("a") as file:
+            file.write(f"== {recipe.name}: {' '.join(job.command)}\n")
+        outcome = run_job(self.client, self.facts.image_id, job, log=log, on_line=self._show)
+        if outcome.exit_code != 0:
+            with log.open(errors="backslashreplace") as file:
+                failure = read_failure(file, 137 if outcome.out_of_memory else outcome.exit_code)
+            nvcc = f"nvcc {nvcc_of(self.lock, self.facts)}"
+            raise as_error(failure, name=recipe.name, jobs=jobs, nvcc=nvcc, log=log)
+        return outcome
+
+    def _show(self, line: str) -> None:
+        self.ui.line(f"    {line[:200]}", style="dim")
+
+    def _environment(self, wanted: Wanted, jobs: Jobs) -> dict[str, str]:
+        recipe = wanted.recipe
+        image = self.facts.environment
+        environment = {
+            "PATH": image.get("PATH", PLAIN_PATH),
+            "HOME": "/build/home",
+            "TMPDIR": "/build/tmp",
+            "LANG": "C.UTF-8",
+            "MAX_JOBS": str(jobs.count),
+            "SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH),
+            "PYTHONPATH": "/build/site",
+            "PYTHONHASHSEED": "0",
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            # Trust this one copied checkout, whoever owns it, and no other folder.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "/build/source",
+        }
+        if "CPATH" in image:
+            environment["CPATH"] = image["CPATH"]
+        if recipe.build.nvcc:
+            environment |= {
+                "CUDA_HOME": CUDA,
+                "PATH": f"/build/site/bin:{CUDA}/bin:{environment['PATH']}",
+            }
+        if recipe.linking.driver_stub:
+            environment["LIBRARY_PATH"] = str(driver_stub.FOLDER)
+        if wanted.described.marker:
+            environment["DI_PATCH_MARKER"] = wanted.described.marker
+        own = {
+            name: fill_in(value, wanted.places) for name, value in recipe.build.environment.items()
+        }
+        return environment | own
+
+    def _toolkit(self) -> Path:
+        return toolkit.assemble(self.ui, self.lock)
+
+    def _driver_stub(self) -> str:
+        header = self._toolkit() / "include" / "cuda.h"
+        return driver_stub.stub_source(header.read_text(errors="replace"))
+
+    def _one_wheel(self, out: Path, name: str, log: Path) -> Path:
+        wheels = sorted(out.glob("*.whl"))
+        if len(wheels) != 1:
+            raise WheelError(
+                found=f"{name}: the build left {len(wheels)} wheels",
+                expected="exactly one",
+                remedy=f"see {shown(log)}",
+            )
+        return wheels[0]
+
+    def _judge(self, wanted: Wanted, wheel: Path, log: Path) -> list[Verdict]:
+        recipe = wanted.recipe
+        with self.ui.step("inspect", wheel.name) as step:
+            verdicts = inspect_wheel(
+                wheel,
+                recipe,
+                python_tag=self.facts.python_tag,
+                cuobjdump=tools.cuobjdump(self.lock) if recipe.build.nvcc else None,
+                nccl_library=tools.nccl_library(self.lock) if recipe.build.nccl else None,
+                places=wanted.places,
+            )
+            verdicts.append(
+                import_in_image(
+                    self.client,
+                    self.facts,
+                    wheel,
+                    recipe.imports,
+                    built_with=wanted.parts.torch,
+                    log=log,
+                    driver_stub=self._driver_stub()
+                    if recipe.build.nvcc and recipe.imports
+                    else None,
+                    toolkit=self._toolkit()
+                    if recipe.build.nvcc and self.facts.nvcc == "none"
+                    else None,
+                )
+            )
+            bad = [verdict for verdict in verdicts if verdict.status == "fail"]
+            step.status = "failed" if bad else "ok"
+            step.note = (
+                "; ".join(f"{v.check}: {v.found}" for v in bad) or f"{len(verdicts)} verdicts"
+            )
+        return verdicts
+
+    def _record(self, jobs: Jobs, outcome: Outcome, out: Path, seconds: float) -> dict[str, Any]:
+        peak = out / "peak-memory"
+        return {
+            "compile_seconds": round(outcome.seconds, 1),
+            "seconds": round(seconds, 1),
+            "jobs": jobs.count,
+            "peak_memory_bytes": int(peak.read_text()) if peak.is_file() else None,
+            "image": self.facts.image_id,
+            "base": self.facts.labels.get("dih20.base", "unknown"),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }

@@ -1,0 +1,48 @@
+"""What `inv build-vendor` does: find the engine, the image and the lock, then build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dih20.console import Console
+from dih20.errors import WheelError
+from dih20.image import engine
+from dih20.lock import Lock
+from dih20.wheels.build import Limits
+from dih20.wheels.wheel_set import build_wheels
+
+if TYPE_CHECKING:
+    import docker
+
+
+def build_vendor(
+    ui: Console, *, only: str, image: str, jobs: int, memory_gb: float, plan_only: bool
+) -> dict[str, Any]:
+    """Build the wheels for an image and give them as plain values."""
+    lock = Lock.load()
+    client = engine.connect()
+    try:
+        chosen = image or newest_image(client, lock)
+        limits = Limits(jobs=jobs or None, memory_gb=memory_gb or None)
+        rows = build_wheels(
+            ui, client, chosen, lock, only=only or None, limits=limits, plan_only=plan_only
+        )
+    finally:
+        client.close()
+    return {"image": chosen, "wheels": [row.as_dict() for row in rows]}
+
+
+def newest_image(client: docker.DockerClient, lock: Lock) -> str:
+    """Give the newest finished di-h20 image of the lock in force."""
+    found = client.images.list(
+        filters={"label": ["dih20.owner=dih20", f"dih20.lock={lock.identity}"]}
+    )
+    tagged = [image for image in found if any(tag.startswith("di-h20:") for tag in image.tags)]
+    if not tagged:
+        raise WheelError(
+            found="no di-h20 image of the lock in force in this engine",
+            expected=f"one with label dih20.lock={lock.identity[:12]}...",
+            remedy="run ./inv build-image, or name an image with --image",
+        )
+    newest = max(tagged, key=lambda image: str(image.attrs["Created"]))
+    return str(next(tag for tag in newest.tags if tag.startswith("di-h20:")))

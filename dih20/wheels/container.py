@@ -1,0 +1,144 @@
+"""Run one command in a container of an image: no network, cleared environment, live log."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dih20.errors import EngineError, WheelError
+from dih20.paths import shown
+
+if TYPE_CHECKING:
+    import docker
+
+OWNER_LABEL = {"dih20.owner": "dih20", "dih20.role": "wheel-build"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What runs in the container, and what it sees.
+
+    Args:
+        environment: the whole environment of the command; the image's own is not passed on.
+        read_only, writable: folders of this machine by their place in the container.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    read_only: Mapping[str, Path] = field(default_factory=dict)
+    writable: Mapping[str, Path] = field(default_factory=dict)
+    memory_limit_bytes: int | None = None
+    timeout_s: float = 3600.0
+
+    @property
+    def command(self) -> list[str]:
+        """Give the argument list that starts from an empty environment."""
+        pairs = [f"{name}={value}" for name, value in sorted(self.environment.items())]
+        return ["env", "-i", *pairs, *self.argv]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    exit_code: int
+    seconds: float
+    out_of_memory: bool
+
+
+def run_job(
+    client: docker.DockerClient,
+    image: str,
+    job: Job,
+    *,
+    log: Path,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Run to the end; every line goes to on_line as it comes and to the log file.
+
+    The container is removed on every way out, an interrupt included.
+    """
+    from docker.errors import DockerException
+
+    started = time.monotonic()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        container = client.containers.create(image, **_settings(job))
+    except DockerException as fault:
+        raise EngineError(
+            found=f"no container can be made from {image}: {fault}",
+            expected="an image of this engine, and folders that it may mount",
+            remedy="see `docker images`, and that the engine runs on this machine",
+        ) from fault
+    overdue = threading.Event()
+    timer = threading.Timer(job.timeout_s, _stop_late, (container, overdue))
+    try:
+        container.start()
+        timer.start()
+        with log.open("a", encoding="utf-8") as file:
+            for line in lines_of(container.logs(stream=True, follow=True)):
+                file.write(line + "\n")
+                file.flush()
+                on_line(line)
+        exit_code = int(container.wait()["StatusCode"])
+        container.reload()
+        killed = bool(container.attrs["State"].get("OOMKilled"))
+    finally:
+        timer.cancel()
+        with contextlib.suppress(DockerException):
+            container.remove(force=True)
+    if overdue.is_set():
+        raise WheelError(
+            found=f"the build was still running after {job.timeout_s / 60:.0f} min",
+            expected="an end within build.timeout_minutes of the recipe",
+            remedy=f"see what it waits for in {shown(log)}, or raise the limit",
+        )
+    return Outcome(exit_code=exit_code, seconds=time.monotonic() - started, out_of_memory=killed)
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    from docker.types import Mount, Ulimit
+
+    mounts = [
+        Mount(target=target, source=str(source.resolve()), type="bind", read_only=read_only)
+        for folders, read_only in ((job.read_only, True), (job.writable, False))
+        for target, source in sorted(folders.items())
+    ]
+    settings: dict[str, Any] = {
+        "entrypoint": job.command,
+        "command": [],
+        "user": "0:0",
+        "network_mode": "none",
+        "mounts": mounts,
+        "labels": OWNER_LABEL,
+        "init": True,
+        "ulimits": [Ulimit(name="core", soft=0, hard=0)],
+    }
+    if job.memory_limit_bytes:
+        # Without swap: a build that swaps is slower than one with fewer jobs, and looks hung.
+        settings |= {"mem_limit": job.memory_limit_bytes, "memswap_limit": job.memory_limit_bytes}
+    return settings
+
+
+def _stop_late(container: Any, overdue: threading.Event) -> None:
+    from docker.errors import DockerException
+
+    overdue.set()
+    with contextlib.suppress(DockerException):
+        container.kill()
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Cut a byte stream into lines wherever its chunks end; bad UTF-8 is shown, not dropped."""
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    rest = ""
+    for chunk in chunks:
+        *whole, rest = (rest + decoder.decode(chunk)).split("\n")
+        yield from (line.rstrip("\r") for line in whole)
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest

@@ -1,0 +1,227 @@
+"""All wheels of an image: plan, build what is missing, one provider a name, a table at the end."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dih20.console import Console
+from dih20.errors import NotForSm90, ToolError, WheelError
+from dih20.lock import Lock
+from dih20.wheels.build import Builder, Limits
+from dih20.wheels.image_facts import ImageFacts, facts_of
+from dih20.wheels.plan import Skipped, Wanted, as_plan, consider
+from dih20.wheels.recipes import Recipe, load_all, select
+from dih20.wheels.store import Store, StoredWheel
+
+if TYPE_CHECKING:
+    import docker
+
+Status = Literal["hit", "built", "skipped", "unusable", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What became of one recipe."""
+
+    recipe: Recipe
+    status: Status
+    note: str
+    wheel: StoredWheel | None = None
+    seconds: float = 0.0
+    error: ToolError | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        wheel = self.wheel
+        return {
+            "name": self.recipe.name,
+            "status": self.status,
+            "note": self.note,
+            "seconds": round(self.seconds, 1),
+            "wheel": wheel and {k: v for k, v in wheel.record().items() if k != "parts"},
+            **({"error": self.error.as_dict()} if self.error else {}),
+        }
+
+
+def build_wheels(
+    ui: Console,
+    client: docker.DockerClient,
+    image: str,
+    lock: Lock,
+    *,
+    only: str | None = None,
+    limits: Limits | None = None,
+    plan_only: bool = False,
+    recipes: Sequence[Recipe] | None = None,
+    store: Store | None = None,
+) -> list[Row]:
+    """Build what is not in the store; give a row per recipe, then raise for what is not optional.
+
+    Args:
+        image: a tag or id in the client's engine.
+        only: recipe names, comma-separated.
+    """
+    store = store or Store()
+    facts = facts_of(client, image)
+    chosen = select(list(recipes) if recipes is not None else load_all(), only)
+    considered = [item for recipe in chosen for item in consider(lock, facts, recipe, store)]
+    ui.plan(as_plan(image, considered))
+    if plan_only:
+        return []
+    builder = Builder(
+        ui=ui, client=client, facts=facts, lock=lock, store=store, limits=limits or Limits()
+    )
+    rows = [_carry_out(ui, builder, item) for item in considered]
+    show_table(ui, rows)
+    refuse_two_providers([row.wheel for row in rows if row.wheel])
+    _raise_for_missing(rows)
+    return rows
+
+
+def _carry_out(ui: Console, builder: Builder, item: Wanted | Skipped) -> Row:
+    recipe = item.recipe
+    if isinstance(item, Skipped):
+        return Row(recipe=recipe, status="skipped", note=item.note)
+    started = time.monotonic()
+    if item.hit:
+        with ui.step("wheel", recipe.name) as step:
+            step.status, step.note = "hit", item.why
+        return Row(recipe=recipe, status="hit", note=item.why, wheel=item.hit)
+    try:
+        with ui.step("wheel", recipe.name) as step:
+            step.note = item.why
+            wheel = builder.build(item)
+    except ToolError as error:
+        ui.warn(error.found)
+        status: Status = "unusable" if isinstance(error, NotForSm90) else "failed"
+        first = error.found.splitlines()[0].split(": ", 1)[-1]
+        return Row(
+            recipe=recipe,
+            status=status,
+            note=first,
+            error=error,
+            seconds=time.monotonic() - started,
+        )
+    return Row(
+        recipe=recipe,
+        status="built",
+        note=item.why,
+        wheel=wheel,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _raise_for_missing(rows: Iterable[Row]) -> None:
+    """Raise the first error of a recipe that is not optional; a skipped one counts when nothing stands in."""
+    rows = list(rows)
+    provided = {row.recipe.name for row in rows if row.wheel}
+    for row in rows:
+        if row.recipe.optional or row.recipe.name in provided:
+            continue
+        if row.error:
+            raise row.error
+        raise NotForSm90(
+            found=f"{row.recipe.name}: {row.note}",
+            expected="a wheel: the recipe is not optional",
+            remedy=f"see recipes/{row.recipe.name}.yaml and the image's torch, or declare it optional",
+        )
+
+
+def show_table(ui: Console, rows: Iterable[Row]) -> None:
+    """Print a line per recipe: name, version, what happened and why, size, seconds, sha256."""
+    cells = []
+    for row in rows:
+        wheel = row.wheel
+        cells.append(
+            [
+                row.recipe.name,
+                wheel.version if wheel else "-",
+                row.status,
+                row.note,
+                f"{wheel.size_bytes / 1e6:.1f} MB" if wheel else "-",
+                f"{row.seconds:.1f}",
+                wheel.sha256[:12] if wheel else "-",
+            ]
+        )
+    ui.table(["wheel", "version", "status", "why", "size", "s", "sha256"], cells)
+
+
+def refuse_two_providers(wheels: Iterable[StoredWheel]) -> None:
+    """Raise when two wheels bring the same top-level package: which one wins would be chance."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for wheel in wheels:
+        for package in top_level_packages(wheel):
+            owners[package].append(wheel.path.name)
+    twice = {package: names for package, names in owners.items() if len(set(names)) > 1}
+    if twice:
+        raise WheelError(
+            found="; ".join(
+                f"{package} comes from {' and '.join(names)}" for package, names in twice.items()
+            ),
+            expected="exactly one provider of each package",
+            remedy="remove one of the two recipes' wheels, or make one a drop-in of the other",
+        )
+
+
+def top_level_packages(wheel: StoredWheel) -> set[str]:
+    """Give the packages and modules that a wheel puts on the path."""
+    with zipfile.ZipFile(wheel.path) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    return {top.removesuffix(".py") for top in tops if not top.endswith((".dist-info", ".data"))}
+
+
+def wheels_for(
+    client: docker.DockerClient,
+    image: str,
+    lock: Lock,
+    *,
+    only: str | None = None,
+    store: Store | None = None,
+) -> list[StoredWheel]:
+    """Give the stored wheels that belong to exactly this image, lock and set of recipes.
+
+    A recipe that cannot be built for this image is left out when it is optional or when the image has
+    no torch to build against; anything else that is missing is an error that names what changed.
+    """
+    store = store or Store()
+    facts = facts_of(client, image)
+    found: list[StoredWheel] = []
+    missing: list[str] = []
+    for recipe in select(load_all(), only):
+        for item in consider(lock, facts, recipe, store):
+            if isinstance(item, Skipped):
+                continue
+            if item.hit is None:
+                missing.append(f"{recipe.name} ({item.why})")
+            else:
+                refuse_mismatch(item.hit, facts)
+                found.append(item.hit)
+    if missing:
+        raise WheelError(
+            found=f"not in the wheel store: {', '.join(missing)}",
+            expected=f"a wheel for each recipe, built for image {image}",
+            remedy="run ./inv build-vendor, then repeat",
+        )
+    refuse_two_providers(found)
+    return found
+
+
+def refuse_mismatch(wheel: StoredWheel, facts: ImageFacts) -> None:
+    """Raise for a wheel of another python or torch build than the image's."""
+    tag, torch = wheel.parts["python_tag"], wheel.parts["torch"]
+    if tag not in ("any", facts.python_tag):
+        raise WheelError(
+            found=f"{wheel.path.name} is built for {tag}",
+            expected=f"{facts.python_tag}, the python of image {facts.image_id[:19]}",
+            remedy="build it in that image: ./inv build-vendor --image ...",
+        )
+    if torch not in ("none", facts.torch):
+        raise WheelError(
+            found=f"{wheel.path.name}: built with torch {torch}",
+            expected=f"torch {facts.torch}, which image {facts.image_id[:19]} has",
+            remedy="build it in that image: ./inv build-vendor --image ...; wheels do not move between torch builds",
+        )
