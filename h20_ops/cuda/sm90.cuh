@@ -58,7 +58,17 @@ __device__ __forceinline__ void named_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
-// ---- asynchronous copies -----------------------------------------------------------------------
+// ---- loads and asynchronous copies -----------------------------------------------------------------------
+
+// Load a word, issued here and not where it is first used; `otherwise` if not `wanted`.
+__device__ __forceinline__ int load_or(const int* address, bool wanted, int otherwise) {
+  int value = otherwise;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}\n"
+      : "+r"(value)
+      : "l"(address), "r"(static_cast<int>(wanted)));
+  return value;
+}
 
 // Copy 16 bytes to shared memory, or write 16 zero bytes and read nothing when not `fetch`.
 __device__ __forceinline__ void copy16_or_zero(uint32_t target, const void* source, bool fetch) {
@@ -99,6 +109,16 @@ __device__ __forceinline__ void pin(float (&values)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 
+// Keep values derived from this one from being computed elsewhere and held in registers until here.
+__device__ __forceinline__ void pin(uint64_t& descriptor) {
+  asm volatile("" : "+l"(descriptor));
+}
+
+// Have an address computed here, not where it is first used.
+__device__ __forceinline__ void pin(const char*& address) {
+  asm volatile("" : "+l"(address)::"memory");
+}
+
 template <int REGISTERS>
 __device__ __forceinline__ void registers_grow() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -125,6 +145,15 @@ __device__ __forceinline__ void store_matrix_x4(uint32_t address, const uint32_t
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
