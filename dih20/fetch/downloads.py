@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from dih20.plan import Action, Plan
 if TYPE_CHECKING:
     import requests
 
-_AT_ONCE = 4
+_AT_ONCE = 8
 _LARGE = 32 << 20  # a file of this size gets a line of its own
 
 
@@ -70,6 +71,7 @@ class _Fetcher:
     origins: Origins
     mirrors: Mirrors
     advance: Callable[[float], None]
+    _local: threading.local = field(default_factory=threading.local)
 
     def fetch(self, file: LockedFile) -> Path:
         with cache.only_one(file) as partial:
@@ -77,7 +79,7 @@ class _Fetcher:
                 self.advance(file.size_bytes)
                 return cache.cached(file)
             refused = []
-            session = open_session(self.mirrors, ca_bundle=self._pip_bundle(file))
+            session = self._session(file)
             for origin in self.origins.of(file):
                 try:
                     self._complete(session, origin, file, partial)
@@ -100,6 +102,14 @@ class _Fetcher:
             self.advance(-file.size_bytes)
             transfer(session, origin, file, partial, advance=self.advance, **options)
             self._check(partial, file, origin.place)
+
+    def _session(self, file: LockedFile) -> requests.Session:
+        """Give this thread's session for a kind of file, so that its connections are kept open."""
+        sessions = vars(self._local).setdefault("sessions", {})
+        if file.kind not in sessions:
+            sessions[file.kind] = open_session(self.mirrors, ca_bundle=self._pip_bundle(file))
+        session: requests.Session = sessions[file.kind]
+        return session
 
     def _pip_bundle(self, file: LockedFile) -> str | None:
         if file.kind == "deb":
