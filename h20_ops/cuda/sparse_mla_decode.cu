@@ -32,11 +32,11 @@ __device__ __forceinline__ void load_queries(const Params& p, const Piece& piece
   const int query = piece.row - batch * p.queries;
   const uint16_t* q = p.q + batch * p.q_batch_stride + query * p.q_query_stride +
                       static_cast<int64_t>(piece.group) * HEADS * p.q_head_stride;
-#pragma unroll 8
+#pragma unroll
   for (int i = 0; i < HEADS * HEAD_DIM / 8 / CONSUMERS; ++i) {
     const int head = (i * CONSUMERS + thread) >> 6;
     const int part = thread & 63;  // eight channels
-    const uint4 v = load16(reinterpret_cast<uint64_t>(q + head * p.q_head_stride + part * 8));
+    const uint4 v = load16(reinterpret_cast<uint64_t>(q + head * p.q_head_stride + part * 8), true);
     const int tile = (part >> 4) * 2 + (part & 1);
     const int chunk = (part & 15) >> 1;
     store16(shared + QUERY_AT + tile * TILE_BYTES + head * 128 + ((chunk ^ (head & 7)) << 4),
@@ -46,42 +46,63 @@ __device__ __forceinline__ void load_queries(const Params& p, const Piece& piece
   sm90::fence_async_proxy();
 }
 
-// Write a warpgroup's 64 x 256 accumulators: bf16 output, or the fp32 partial of a split row.
+// Copy bytes from shared to global memory without a thread waiting for the stores.
+__device__ __forceinline__ void copy_out(void* target, uint32_t source, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target),
+               "r"(source), "r"(bytes)
+               : "memory");
+}
+
+// Write a warpgroup's 64 x 256 accumulators: bf16 output, or the fp32 partial of a split row. Each
+// warp lays its 16 rows out in shared memory that held keys and lets the copy engine take them.
 __device__ __forceinline__ void store_output(const Params& p, const Piece& piece, int number,
-                                             float (&o)[2][64], const float* factors, int half,
-                                             int thread) {
+                                             float (&o)[2][64], const float* factors,
+                                             uint32_t shared, int half, int thread) {
   const int lane = thread & 31;
-  const int row = (thread >> 5) * 16 + (lane >> 2);
-  if (p.splits > 1) {
-    float* target = p.partial_out + (static_cast<int64_t>(number) * HEADS + row) * HEAD_DIM +
-                    half * 256 + (lane & 3) * 2;
+  const int first_row = (thread >> 5) * 16;
+  const int row = first_row + (lane >> 2);
+  const bool partial = p.splits > 1;
+  const uint32_t pitch = partial ? PARTIAL_PITCH : OUTPUT_PITCH;
+  const uint32_t half_bytes = partial ? 1024 : 512;
+  const uint32_t target = shared + KEYS_AT + row * pitch + half * half_bytes;
+  if (partial) {
 #pragma unroll
     for (int j = 0; j < 32; ++j) {
       const float* v = &o[j >> 4][4 * (j & 15)];
-      *reinterpret_cast<float2*>(target + j * 8) = make_float2(v[0], v[1]);
-      *reinterpret_cast<float2*>(target + 8 * HEAD_DIM + j * 8) = make_float2(v[2], v[3]);
+      const uint32_t at = target + j * 32 + (lane & 3) * 8;
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v[0]), "f"(v[1]) : "memory");
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + 8 * PARTIAL_PITCH), "f"(v[2]),
+                   "f"(v[3])
+                   : "memory");
     }
-    return;
-  }
-  const float factor_a = factors[row];
-  const float factor_b = factors[row + 8];
-  // Accumulator pairs are channels (0, 2) and (1, 3) of four: neighbours swap one to hold a run.
-  const uint32_t select = (lane & 1) ? 0x3276 : 0x5410;
-  uint16_t* target = p.out +
-                     (static_cast<int64_t>(piece.row) * p.heads + piece.group * HEADS + row) *
-                         HEAD_DIM +
-                     half * 256 + (lane & 3) * 2;
+  } else {
+    const float factor_a = factors[row];
+    const float factor_b = factors[row + 8];
+    // Accumulator pairs are channels (0, 2) and (1, 3) of four: neighbours swap one to hold a run.
+    const uint32_t select = (lane & 1) ? 0x3276 : 0x5410;
 #pragma unroll
-  for (int j = 0; j < 32; ++j) {
-    const int channel = 128 * (j >> 4) + 16 * (j & 7) + 8 * ((j >> 3) & 1);
-    const float* v = &o[j >> 4][4 * (j & 15)];
-    const uint32_t a = sm90::pack_bf16(v[0] * factor_a, v[1] * factor_a);
-    const uint32_t b = sm90::pack_bf16(v[2] * factor_b, v[3] * factor_b);
-    const uint32_t other_a = __shfl_xor_sync(0xffffffffu, a, 1);
-    const uint32_t other_b = __shfl_xor_sync(0xffffffffu, b, 1);
-    *reinterpret_cast<uint32_t*>(target + channel) = __byte_perm(a, other_a, select);
-    *reinterpret_cast<uint32_t*>(target + 8 * HEAD_DIM + channel) =
-        __byte_perm(b, other_b, select);
+    for (int j = 0; j < 32; ++j) {
+      const int channel = 128 * (j >> 4) + 16 * (j & 7) + 8 * ((j >> 3) & 1);
+      const float* v = &o[j >> 4][4 * (j & 15)];
+      const uint32_t a = sm90::pack_bf16(v[0] * factor_a, v[1] * factor_a);
+      const uint32_t b = sm90::pack_bf16(v[2] * factor_b, v[3] * factor_b);
+      const uint32_t other_a = __shfl_xor_sync(0xffffffffu, a, 1);
+      const uint32_t other_b = __shfl_xor_sync(0xffffffffu, b, 1);
+      const uint32_t at = target + channel * 2 + (lane & 3) * 4;
+      store4(at, __byte_perm(a, other_a, select));
+      store4(at + 8 * OUTPUT_PITCH, __byte_perm(b, other_b, select));
+    }
+  }
+  sm90::fence_async_proxy();
+  __syncwarp();
+  if (lane < 16) {
+    const int64_t to = partial ? static_cast<int64_t>(number) * HEADS
+                               : static_cast<int64_t>(piece.row) * p.heads + piece.group * HEADS;
+    uint8_t* out = partial ? reinterpret_cast<uint8_t*>(p.partial_out)
+                           : reinterpret_cast<uint8_t*>(p.out);
+    copy_out(out + ((to + first_row + lane) * 2 + half) * half_bytes,
+             shared + KEYS_AT + (first_row + lane) * pitch + half * half_bytes, half_bytes);
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   }
 }
 
@@ -233,11 +254,8 @@ __device__ __forceinline__ void scoring_warpgroup(const Params& p, uint8_t* memo
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const uint32_t column = ((j ^ (row & 7)) << 4) + (lane & 3) * 4;
-      asm volatile("st.shared.u32 [%0], %1;" ::"r"(target + column), "r"(sm90::pack_bf16(s[4 * j], s[4 * j + 1]))
-                   : "memory");
-      asm volatile("st.shared.u32 [%0], %1;" ::"r"(target + 8 * 128 + column),
-                   "r"(sm90::pack_bf16(s[4 * j + 2], s[4 * j + 3]))
-                   : "memory");
+      store4(target + column, sm90::pack_bf16(s[4 * j], s[4 * j + 1]));
+      store4(target + 8 * 128 + column, sm90::pack_bf16(s[4 * j + 2], s[4 * j + 3]));
     }
     if ((lane & 3) == 0) {
       rescale[stage * HEADS + row] = factor_a;
@@ -275,7 +293,7 @@ __device__ __forceinline__ void scoring_warpgroup(const Params& p, uint8_t* memo
   sm90::named_sync<2, CONSUMERS>();  // factors are written, queries no longer read
   sm90::pin(o[0]);
   sm90::pin(o[1]);
-  store_output(p, piece, number, o, factors, 0, thread);
+  store_output(p, piece, number, o, factors, shared, 0, thread);
 }
 
 __device__ __forceinline__ void following_warpgroup(const Params& p, uint8_t* memory,
@@ -318,7 +336,7 @@ __device__ __forceinline__ void following_warpgroup(const Params& p, uint8_t* me
   sm90::named_sync<2, CONSUMERS>();
   sm90::pin(o[0]);
   sm90::pin(o[1]);
-  store_output(p, piece, number, o, factors, 1, thread);
+  store_output(p, piece, number, o, factors, shared, 1, thread);
 }
 
 }  // namespace decode

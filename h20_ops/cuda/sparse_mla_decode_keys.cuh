@@ -30,26 +30,41 @@ constexpr uint32_t TAG_FIRST = 4;   // first batch of its block
 constexpr uint32_t TAG_LAST = 8;
 constexpr int TAG_VALID_SHIFT = 8;  // eight bits: which of the warp's keys exist
 
-__device__ __forceinline__ uint4 load16(uint64_t address) {
+// Loads that leave zeros where the address is null. They are predicated instead of branched around:
+// a branch makes the compiler copy, and so wait for, what was loaded where the paths meet.
+__device__ __forceinline__ uint4 load16(uint64_t address, bool exists) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(address));
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n"
+      "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "r"(static_cast<int>(exists)), "l"(address));
   return v;
 }
 
-__device__ __forceinline__ uint2 load8(uint64_t address) {
+__device__ __forceinline__ uint2 load8(uint64_t address, bool exists) {
   uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(address));
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%3];\n}"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "r"(static_cast<int>(exists)), "l"(address));
   return v;
 }
 
-__device__ __forceinline__ uint32_t load4(uint64_t address) {
+__device__ __forceinline__ uint32_t load4(uint64_t address, bool exists) {
   uint32_t v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(address));
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\nmov.u32 %0, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.u32 %0, [%2];\n}"
+      : "=&r"(v)
+      : "r"(static_cast<int>(exists)), "l"(address));
   return v;
+}
+
+__device__ __forceinline__ void store4(uint32_t address, uint32_t a) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(a) : "memory");
 }
 
 __device__ __forceinline__ void store16(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
@@ -225,23 +240,19 @@ class KeyProducer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint64_t record = records[2 * i + ((lane >> 2) & 1)];
-        batch.values[i] = make_uint4(0, 0, 0, 0);
-        if (record != 0) batch.values[i] = load16(record + part * 16);
+        batch.values[i] = load16(record + part * 16, record != 0);
       }
       const uint64_t record = records[lane >> 2];
-      batch.scales = make_uint2(0, 0);
-      if (record != 0) batch.scales = load8(record + 256 + (lane & 3) * 8);
+      batch.scales = load8(record + 256 + (lane & 3) * 8, record != 0);
     } else {
       const int first = (tag & TAG_FIRST) ? 0 : 4;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint64_t record = records[first + i];
-        batch.values[i] = make_uint4(0, 0, 0, 0);
-        if (record != 0) batch.values[i] = load16(record + lane * 16);
+        batch.values[i] = load16(record + lane * 16, record != 0);
       }
       const uint64_t record = records[first + ((lane >> 2) & 3)];
-      batch.scales.x = 0;
-      if (record != 0) batch.scales.x = load4(record + 512 + (lane & 3) * 4);
+      batch.scales.x = load4(record + 512 + (lane & 3) * 4, record != 0);
     }
     return tag;
   }

@@ -99,4 +99,9 @@ constexpr int CURSOR_BYTES = 32;
 constexpr int RECORDS_AT = CURSOR_AT + CURSOR_BYTES;                // 8 addresses per warp
 constexpr int SHARED_BYTES = RECORDS_AT + 8 * 64;
 
+// Rows of a finished piece, laid out from KEYS_AT; the padding spreads rows over the banks.
+constexpr int OUTPUT_PITCH = HEAD_DIM * 2 + 16;
+constexpr int PARTIAL_PITCH = HEAD_DIM * 4 + 32;
+static_assert(KEYS_AT + HEADS * PARTIAL_PITCH <= RESCALE_AT);
+
 }  // namespace decode
