@@ -63,9 +63,14 @@ def second_engine(private_second_engine: Any) -> Any:
 @pytest.fixture(scope="session")
 def standin_image(engine: Any) -> str:
     """The reference of the stand-in base, loaded in `engine`."""
+    from dih20.config import load_mirrors
+    from dih20.fetch import fetch_files
     from dih20.image import standin
+    from dih20.lock import Lock
 
-    return standin.load(Console(as_json=True), engine)
+    ui, lock = Console(as_json=True), Lock.load()
+    fetch_files(ui, lock.base_debs("stand-in"), load_mirrors(), what="packages of the stand-in base")
+    return standin.load(ui, engine, lock)
 
 
 @pytest.fixture(scope="session")
