@@ -38,9 +38,9 @@ def toolkit_headers_are_there(subject: Subject) -> Iterator[Finding]:
     """The headers that kernels include, where the toolkit is."""
     include = toolkit_root() / "include"
     missing = [name for name in _HEADERS if not (include / name).is_file()]
-    if not (include / "cccl" / "cuda" / "std" / "utility").is_file():
-        if not (include / "cuda" / "std" / "utility").is_file():
-            missing.append("cuda/std/utility (CCCL)")
+    cccl = [include / "cccl", include]  # CUDA 13 moved it one folder down
+    if not any((folder / "cuda" / "std" / "utility").is_file() for folder in cccl):
+        missing.append("cuda/std/utility (CCCL)")
     if missing:
         yield Finding.warn(
             f"{include} lacks {', '.join(missing)}",
