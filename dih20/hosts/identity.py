@@ -74,7 +74,7 @@ def _encrypted_key(path: Path) -> paramiko.PKey:
             remedy=f"run `ssh-add {path}`, then repeat",
         )
     try:
-        return paramiko.PKey.from_path(path, passphrase)
+        return paramiko.PKey.from_path(path, passphrase.encode())  # type: ignore[arg-type]
     except (ValueError, paramiko.SSHException) as fault:
         raise AuthFailed(
             found=f"passphrase wrong for {path}",

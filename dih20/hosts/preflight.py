@@ -27,6 +27,7 @@ def preflight(facts: HostFacts, config: HostConfig) -> list[Finding]:
     return [
         *_engine(facts, config),
         *_disk(facts, config),
+        *_mounts(facts, config),
         *_limits(facts, config),
         *_ports(facts, config),
         *gpu_findings(facts, config),
@@ -95,6 +96,16 @@ def _disk(facts: HostFacts, config: HostConfig) -> Iterator[Finding]:
             f"{facts.system.user} cannot write to {facts.system.work_dir_parent}",
             expected=f"work_dir {config.work_dir}, there or to be made there",
             remedy=f"on the host make {config.work_dir} and give it to {facts.system.user}",
+        )
+
+
+def _mounts(facts: HostFacts, config: HostConfig) -> Iterator[Finding]:
+    if facts.system.missing_mounts:
+        missing = ", ".join(facts.system.missing_mounts)
+        yield Finding.fail(
+            f"not on the host: {missing}",
+            expected="every folder that mounts name",
+            remedy=f"make or mount it on the host, or correct mounts in configs/hosts/{config.name}.yaml",
         )
 
 

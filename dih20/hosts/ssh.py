@@ -116,11 +116,15 @@ class SshRunner:
             finally:
                 channel.close()
 
-    def put(self, local: Path, remote: str, ui: Console) -> None:
-        """Copy a file to the host: resumed if it broke off, verified there, then moved into place."""
+    def put(self, local: Path, remote: str, ui: Console, *, sha256: str = "") -> None:
+        """Copy a file to the host: resumed if it broke off, verified there, then moved into place.
+
+        Args:
+            sha256: the file's hash where the caller knows it; else it is read here first.
+        """
         from dih20.hosts.transfer import put
 
-        put(self, local, remote, ui)
+        put(self, local, remote, ui, sha256)
 
     def get(self, remote: str, local: Path, ui: Console) -> None:
         """Copy a file from the host: verified here, then moved into place."""

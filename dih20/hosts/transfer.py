@@ -25,9 +25,9 @@ _READ_BYTES = 1 << 20
 _HASH_TIMEOUT_S = 1800.0
 
 
-def put(runner: SshRunner, local: Path, remote: str, ui: Console) -> None:
+def put(runner: SshRunner, local: Path, remote: str, ui: Console, sha256: str = "") -> None:
     """Copy a local file; returns when the host's own sha256 of it is the local one."""
-    wanted = sha256_of(local)
+    wanted = sha256 or sha256_of(local)
     size = local.stat().st_size
     partial = f"{remote}.{wanted[:16]}.part"
     sftp = runner.sftp()

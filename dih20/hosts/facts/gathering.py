@@ -61,7 +61,7 @@ def gather(
             return pool.submit(fact.ask, runner)
 
         search = pool.submit(find_docker, runner, config)
-        machine = ask(system.system(config.work_dir))
+        machine = ask(system.system(config.work_dir, [mount.host for mount in config.mounts]))
         ports = ask(system.listening_ports())
         gpus = ask(gpu.gpus()) if config.gpus else None
         processes = ask(gpu.processes()) if config.gpus else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dih20.hosts.facts.fact import Fact
@@ -12,10 +12,12 @@ from dih20.hosts.runner import Result, checked
 UNLIMITED = -1
 
 # One round trip for what is small; each line is `key=value`. df follows a path that is not there
-# yet to its nearest parent. $1: work_dir.
+# yet to its nearest parent. $1: work_dir; the rest: folders that are to be mounted.
 _SYSTEM = """
 . /etc/os-release 2>/dev/null
 folder=$1
+shift
+for mount; do [ -d "$mount" ] || printf 'missing_mount=%s\\n' "$mount"; done
 while [ ! -e "$folder" ] && [ "$folder" != / ]; do folder=$(dirname -- "$folder"); done
 if [ -w "$folder" ]; then writable=yes; else writable=no; fi
 printf 'os=%s\\nkernel=%s\\narch=%s\\n' "$PRETTY_NAME" "$(uname -r)" "$(uname -m)"
@@ -41,20 +43,22 @@ class System:
     work_dir_parent: str
     work_dir_writable: bool
     work_dir_free_bytes: int
+    missing_mounts: tuple[str, ...]
     shm_bytes: int
     memlock_bytes: int
     zstd: str
     gpu_toolkit: str
 
 
-def system(work_dir: str) -> Fact[System]:
-    return Fact(argv=("sh", "-c", _SYSTEM, "sh", work_dir), parse=parse_system)
+def system(work_dir: str, mounts: Sequence[str] = ()) -> Fact[System]:
+    return Fact(argv=("sh", "-c", _SYSTEM, "sh", work_dir, *mounts), parse=parse_system)
 
 
 def parse_system(result: Result) -> System:
     """Read the key=value lines; a key that the script could not fill is empty or 0."""
     checked(result, "the host")
-    values = dict(line.partition("=")[::2] for line in result.text.splitlines() if "=" in line)
+    pairs = [line.partition("=")[::2] for line in result.text.splitlines() if "=" in line]
+    values = dict(pairs)
     return System(
         os=values.get("os", ""),
         kernel=values.get("kernel", ""),
@@ -64,6 +68,7 @@ def parse_system(result: Result) -> System:
         work_dir_parent=values.get("work_dir_parent", ""),
         work_dir_writable=values.get("work_dir_writable") == "yes",
         work_dir_free_bytes=_kib(values, "work_dir_free_kib"),
+        missing_mounts=tuple(value for key, value in pairs if key == "missing_mount"),
         shm_bytes=_kib(values, "shm_kib"),
         memlock_bytes=UNLIMITED
         if values.get("memlock_kib") == "unlimited"

@@ -1,0 +1,81 @@
+"""Gather what is wanted: the image in the local engine, the wheels for it, the patched engine tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dih20.config import HostConfig
+from dih20.console import Console
+from dih20.deploy.wanted import Wanted, WantedImage, WantedTree, require_fitting
+from dih20.errors import ImageError
+from dih20.image.archive import image_layers
+from dih20.lock import Lock
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.images import Image
+
+REPOSITORY = "di-h20"
+_CARRIED = ("dih20.base", "dih20.lock", "dih20.python-tag", "dih20.torch")
+
+
+def find_image(client: docker.DockerClient, lock: Lock, tag: str = "") -> WantedImage:
+    """Give the image to deploy: by tag, else the newest one that was built from the lock in force."""
+    if tag:
+        layers = image_layers(client, tag)
+        return _wanted_image(client.images.get(tag), tag, layers.image_id, client)
+    ours = [
+        image
+        for image in client.images.list(name=REPOSITORY)
+        if image.labels.get("dih20.owner") == "dih20"
+        and image.labels.get("dih20.role") != "runtime"
+    ]
+    fitting = [image for image in ours if image.labels.get("dih20.lock") == lock.identity]
+    if not fitting:
+        seen = ", ".join(sorted(t for image in ours for t in image.tags)) or "none"
+        raise ImageError(
+            found=f"no {REPOSITORY} image of lock {lock.identity[:12]} in the local engine; there: {seen}",
+            expected="the image that belongs to the lock in force",
+            remedy="run `./inv build-image`, or name another with --image TAG",
+        )
+    newest = max(fitting, key=lambda image: str(image.attrs["Created"]))
+    own = [t for t in newest.tags if t.startswith(f"{REPOSITORY}:")]
+    return _wanted_image(newest, own[0], str(newest.id), client)
+
+
+def _wanted_image(
+    image: Image, tag: str, image_id: str, client: docker.DockerClient
+) -> WantedImage:
+    from dataclasses import replace
+
+    # One name travels: other tags of the same image are this machine's own affair.
+    layers = replace(image_layers(client, image_id), tags=(tag,))
+    return WantedImage(layers=layers, tag=tag, labels=dict(image.labels))
+
+
+def gather_wanted(
+    ui: Console, client: docker.DockerClient, host: HostConfig, lock: Lock, tag: str = ""
+) -> Wanted:
+    """Give everything that is to stand on a host; wheels that do not fit the image are refused here."""
+    from dih20.patches import patchset_identity
+
+    image = find_image(client, lock, tag)
+    wheels = tuple(_wheels(image, lock))
+    require_fitting(image, wheels)
+    has_engine = any(wheel.name == "deepinfer" for wheel in wheels)
+    labels = {key: image.labels.get(key, "") for key in _CARRIED}
+    return Wanted(
+        host=host,
+        image=image,
+        wheels=wheels,
+        tree=None if has_engine else _tree(ui, lock),
+        labels={**labels, "dih20.patchset": patchset_identity(lock)},
+        nccl=lock.nccl().version,
+    )
+
+
+def _tree(ui: Console, lock: Lock) -> WantedTree:
+    from dih20.patches import prepare_tree
+
+    prepared = prepare_tree(ui, lock)
+    return WantedTree(path=prepared.path, identity=prepared.identity)
