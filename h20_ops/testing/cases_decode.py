@@ -271,7 +271,7 @@ def own_cases() -> Iterator[DecodeCase]:
             extra=Scope(s_k=600, topk=extra_topk, page_size=64),
             wide_keys=True,
         )
-    for heads in (1, 16, 64, 96, 128):
+    for heads in (64, 128, 192):
         yield DecodeCase(b=2, main=ring, extra=pages["ratio 2"], heads=heads)
 
 

@@ -86,3 +86,21 @@ def test_every_error_says_what_was_found_expected_and_what_to_do() -> None:
         assert kind.__name__ in (errors.__doc__ or ""), f"{kind.__name__} is not in the drawing"
         message = str(kind("this", "that", "do it"))
         assert message == "found: this\nexpected: that\nnext: do it"
+
+
+def test_every_file_that_is_not_python_is_packaged() -> None:
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]
+    data = {
+        path
+        for package, globs in patterns.items()
+        for pattern in globs
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    others = {
+        path
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and "build" not in path.parts
+    }
+    left_out = others - data - {PACKAGE / "README.md", PACKAGE / "pyproject.toml"}
+    assert not left_out, f"not in the wheel: {sorted(str(p) for p in left_out)}"
