@@ -60,7 +60,7 @@ struct Shared {
   uint64_t kv_ready[4];
   uint64_t kv_free[4];
 };
-static_assert(sizeof(Shared) <= 232448, "one block's shared memory on sm_90");
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the wrapper asks for too little shared memory");
 
 enum NamedBarrier { FIRST_P_READY = 1, SECOND_P_READY = 2, TOTALS_READY = 3 };
 
@@ -341,18 +341,28 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared) {
   Work work = describe(p, blockIdx.x);
 
   const auto free_other = [&] {
-    sm90::pin(o);
     if (leader) sm90::mbarrier_arrive(kv_free + 8 * OTHER);
+  };
+  const auto end_other = [&] {
+    sm90::wgmma_wait<0>();
+    sm90::pin(o);
+    free_other();
   };
   // Start the logits of one own key block. If products with the other's block are `running`, free
   // what they read once a little of this is queued behind them.
   const auto start_score = [&](bool running) {
+    bool owing = running;
     uint64_t q_base = q_tile, k_base = k_tile;
     sm90::pin(q_base);
     sm90::pin(k_base);
     const uint64_t q_near = q_base + SIDE * HALF_STEP, k_near = k_base + OWN * HALF_STEP;
     const uint64_t q_far = q_base + (1 - SIDE) * HALF_STEP, k_far = k_base + OWN_FAR * HALF_STEP;
     constexpr uint64_t TILE_STEP = TILE_BYTES >> 4;
+    if (running && !(sm90::mbarrier_test(kv_ready + 8 * OWN, parity_own) &&
+                     sm90::mbarrier_test(kv_ready + 8 * OWN_FAR, parity_own))) {
+      end_other();  // nothing to queue yet: do not hold back the next copies
+      owing = false;
+    }
     sm90::mbarrier_wait(kv_ready + 8 * OWN, parity_own);
     sm90::mbarrier_wait(kv_ready + 8 * OWN_FAR, parity_own);
     sm90::fence_async_proxy();
@@ -362,7 +372,8 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared) {
     if (running) {
       sm90::wgmma_commit();
       sm90::wgmma_wait<1>();
-      free_other();
+      sm90::pin(o);
+      if (owing) free_other();
     }
     score_tiles<3>(s, q_near + TILE_STEP, k_near + TILE_STEP, false);
     score_tiles<4>(s, q_far, k_far, false);
@@ -388,10 +399,6 @@ __device__ __forceinline__ void consume(const Params& p, Shared& shared) {
     const int tile = SIDE == 0 ? 2 : turn;
     add_other_values(o, p_tile + tile * (TILE_BYTES >> 4), v_tile + OTHER * HALF_STEP);
     sm90::wgmma_commit();
-  };
-  const auto end_other = [&] {
-    sm90::wgmma_wait<0>();
-    free_other();
   };
   const auto give = [&] {
     const int tile = SIDE == 0 ? turn : 2;

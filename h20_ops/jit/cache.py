@@ -67,7 +67,7 @@ def get_or_build(
     final = folder / f"{name}-{source_key}-{hash_parts(toolchain)}"
     if final.is_dir():
         return Artefact(path=final, built=False)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_writable(folder)
     with _locked(folder / f".lock-{final.name}"):
         if final.is_dir():
             return Artefact(path=final, built=False)
@@ -99,17 +99,38 @@ def export_artefacts(archive: Path, names: list[str] | None = None) -> list[str]
 def import_artefacts(archive: Path) -> list[str]:
     """Unpack an exported archive into the cache; artefacts already there are left alone."""
     folder = cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_writable(folder)
     added = []
     with tempfile.TemporaryDirectory(dir=folder, prefix=".import-") as scratch:
-        with tarfile.open(archive) as tar:
-            tar.extractall(scratch, filter="data")
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")
+        except (OSError, tarfile.TarError) as error:
+            raise DependencyError(
+                f"{archive} cannot be unpacked: {error}",
+                "an archive written by h20_ops.jit.export_artefacts",
+                "copy it here again, or export it again",
+            ) from error
         for path in sorted(Path(scratch).iterdir()):
             with _locked(folder / f".lock-{path.name}"):
                 if not (folder / path.name).exists():
                     path.rename(folder / path.name)
                     added.append(path.name)
     return added
+
+
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise DependencyError(
+            f"compiled kernels cannot be kept in {folder}",
+            "a folder this user can create and write",
+            "set H20_OPS_CACHE_DIR to one",
+        )
 
 
 def _any_toolchain(folder: Path, name: str, source_key: str) -> Artefact:

@@ -79,8 +79,15 @@ def find_nvcc() -> Path | None:
 @lru_cache
 def nvcc_version(nvcc: Path) -> str:
     """The release line of `nvcc --version`, such as 'Cuda compilation tools, release 13.0, ...'."""
-    text = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=True)
-    return next(line for line in text.stdout.splitlines() if "release" in line)
+    done = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if "release" in line]
+    if done.returncode != 0 or not lines:
+        raise CompileError(
+            f"{nvcc} --version left with code {done.returncode}: {done.stdout + done.stderr}",
+            "a line with nvcc's release",
+            "repair that installation, or point CUDA_HOME at another",
+        )
+    return lines[0]
 
 
 def compile_cuda(source: CudaSource) -> Artefact:
