@@ -42,6 +42,14 @@ OPERATOR_SOURCES: dict[str, tuple[str, ...]] = {
         "h20_ops/testing/cases_decode.py",
         "tests/gpu/test_sparse_mla_decode.py",
     ),
+    "flash_mla": (
+        "dropins/flash_mla/flash_mla/*.py",
+        "h20_ops/sparse_mla_*.py",
+        "h20_ops/cuda/sparse_mla_*",
+        "h20_ops/torch_ref/sparse_mla_*.py",
+        "h20_ops/testing/cases_*.py",
+        "tests/gpu/test_flash_mla.py",
+    ),
 }
 
 

@@ -102,10 +102,10 @@ def test_committed_evidence_is_about_the_committed_sources() -> None:
         assert checked["num_passed"] == len(checked["results"])
 
 
-def test_an_operator_with_a_kernel_has_its_sources_listed() -> None:
+def test_an_operator_with_a_gpu_test_has_its_sources_listed() -> None:
     for operator in OPERATOR_SOURCES:
         if (ROOT / "tests" / "gpu" / f"test_{operator}.py").is_file():
-            assert f"h20_ops/{operator}.py" in sources_of(operator, ROOT)
+            assert f"tests/gpu/test_{operator}.py" in sources_of(operator, ROOT)
 
 
 @pytest.mark.parametrize("runner", ["run_gpu_tests", "run_gpu_bench"])
