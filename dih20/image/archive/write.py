@@ -101,7 +101,10 @@ class _Rewriter:
 
     def run(self, source: ChunkReader, target: CountingWriter) -> None:
         with tarfile.open(
-            fileobj=cast(BinaryIO, target), mode="w|", format=tarfile.PAX_FORMAT
+            fileobj=cast(BinaryIO, target),
+            mode="w|",
+            format=tarfile.PAX_FORMAT,
+            bufsize=BLOCK_BYTES,
         ) as out:
             stream = cast(BinaryIO, source)
             with tarfile.open(fileobj=stream, mode="r|", bufsize=BLOCK_BYTES) as saved:
@@ -197,4 +200,5 @@ def _add_bytes(out: tarfile.TarFile, name: str, content: bytes) -> None:
 def _add_stream(out: tarfile.TarFile, name: str, size_bytes: int, content: BinaryIO) -> None:
     entry = tarfile.TarInfo(name)  # owner, mode and time stay at their fixed defaults
     entry.size = size_bytes
+    out.copybufsize = BLOCK_BYTES  # type: ignore[attr-defined]  # its default makes 16 KiB writes
     out.addfile(entry, content)
