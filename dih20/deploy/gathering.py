@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dih20.config import HostConfig
 from dih20.console import Console
-from dih20.deploy.wanted import Wanted, WantedImage, WantedTree, require_fitting
+from dih20.deploy.wanted import Wanted, WantedImage, WantedTree, WantedWheel, require_fitting
 from dih20.errors import ImageError
 from dih20.image.archive import image_layers
 from dih20.lock import Lock
@@ -60,7 +60,7 @@ def gather_wanted(
     from dih20.patches import patchset_identity
 
     image = find_image(client, lock, tag)
-    wheels = tuple(_wheels(image, lock))
+    wheels = _wheels(client, image, lock)
     require_fitting(image, wheels)
     has_engine = any(wheel.name == "deepinfer" for wheel in wheels)
     labels = {key: image.labels.get(key, "") for key in _CARRIED}
@@ -71,6 +71,25 @@ def gather_wanted(
         tree=None if has_engine else _tree(ui, lock),
         labels={**labels, "dih20.patchset": patchset_identity(lock)},
         nccl=lock.nccl().version,
+    )
+
+
+def _wheels(client: docker.DockerClient, image: WantedImage, lock: Lock) -> tuple[WantedWheel, ...]:
+    from dih20.wheels.recipes import load_all
+    from dih20.wheels.wheel_set import wheels_for
+
+    recipes = {recipe.name: recipe for recipe in load_all()}
+    return tuple(
+        WantedWheel(
+            path=stored.path,
+            name=recipes[stored.name].distribution,
+            version=stored.version,
+            tags=stored.tags,
+            sha256=stored.sha256,
+            torch=stored.parts.get("torch", "none"),
+            imports=tuple(name for name in recipes[stored.name].imports if "/" not in name),
+        )
+        for stored in wheels_for(client, image.tag, lock)
     )
 
 
