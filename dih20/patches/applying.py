@@ -154,7 +154,11 @@ def _is_result(entry: Entry, change: FileChange) -> bool:
         return True
     if not change.hunks:
         return change.old_mode != change.new_mode or change.kind in ("rename", "copy")
+    if _matches(change.old_blob, entry.content):
+        return False
     lines = split_lines(entry.content)
+    if any(hunk.is_bare and len(hunk.new) != len(lines) for hunk in change.hunks):
+        return False  # a line that stands somewhere is no sign that this patch put it there
     if not isinstance(place(lines, change.hunks, proven=False), Refusal):
         return False
     back = [hunk.reversed() for hunk in change.hunks]

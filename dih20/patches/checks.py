@@ -10,12 +10,13 @@ from dih20.doctor.registry import Finding, Subject, check
 @check("patchset", where="local")
 def patchset(subject: Subject) -> Iterator[Finding]:
     from dih20.errors import FetchError, LockError
+    from dih20.patches.prepare import counted
     from dih20.patches.report import evaluated
 
     try:
         with evaluated("deepinfer") as found:
             refused = found.refused
-            count = len(found.outcomes)
+            count = counted(found.outcomes)
     except (FetchError, LockError) as error:
         yield Finding.not_run(f"{error.found} ({error.remedy})")
         return
@@ -25,4 +26,4 @@ def patchset(subject: Subject) -> Iterator[Finding]:
             outcome.error.found, expected=outcome.error.expected, remedy=outcome.error.remedy
         )
     if not refused:
-        yield Finding.ok(f"{count} patches apply to the locked upstream")
+        yield Finding.ok(f"{count} on the locked upstream, none refused")

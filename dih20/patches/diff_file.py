@@ -41,6 +41,10 @@ class Hunk:
     leading: int
     trailing: int
 
+    @property
+    def is_bare(self) -> bool:
+        return self.leading == 0 and self.trailing == 0
+
     def reversed(self) -> Hunk:
         return Hunk(
             start=self.start,
@@ -154,6 +158,8 @@ def _starts_a_file(line: str, following: str) -> bool:
 
 def _change(name: str, lines: list[str], file: PatchedFile) -> FileChange:
     number = file.diff_line_no or 1
+    if lines[number - 1].startswith("+++ "):
+        number -= 1
     if file.is_binary_file:
         raise malformed(name, number, "a binary change, which a unified diff cannot hold,")
     info = [line.rstrip("\n") for line in file.patch_info or ()]

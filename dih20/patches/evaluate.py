@@ -72,6 +72,8 @@ def evaluate(lock: Lock, source: str, patches: Sequence[Patch], scratch: Path) -
 def fixed_hash(lock: Lock, source: str) -> str:
     """Give the hash that the lock pins a source by; empty for a path, whose content may change."""
     locked = lock.source(source)
+    if locked.kind == "path":
+        return ""
     return locked.file.sha256 if locked.file else locked.commit or ""
 
 

@@ -86,7 +86,7 @@ def _fits(lines: Sequence[bytes], hunk: Hunk, at: int) -> bool:
 
 def _anchored(lines: Sequence[bytes], hunk: Hunk, at: int) -> bool:
     """A diff shows no context only where the file has none: such a side must lie at its border."""
-    if hunk.leading == 0 and hunk.trailing == 0:
+    if hunk.is_bare:
         return True
     if hunk.leading == 0 and hunk.start <= 1 and at != 0:
         return False

@@ -47,8 +47,10 @@ def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
                 made = evaluate(lock, source, patches, Path(scratch))
                 show_outcomes(ui, made)
                 identity = made.require().identity
-                step.note = f"{len(patches)} patches, tree {identity[:12]}"
-                return _keep(ui, trees, source, made, identity)
+                step.note = f"{counted(patches)}, tree {identity[:12]}"
+                if not _keep(ui, trees, source, made, identity):
+                    step.status = "hit"
+                return _named(trees, source, identity, patches)
 
 
 def patchset_identity(lock: Lock, source: str = ENGINE) -> str:
@@ -118,8 +120,12 @@ def _intact(ui: Console, trees: Path, manifest: dict[str, Any]) -> bool:
     return False
 
 
-def _keep(ui: Console, trees: Path, source: str, made: Evaluation, identity: str) -> PatchedTree:
-    """Write the changes into the scratch tree, then put it in place in one step."""
+def counted(patches: Sequence[object]) -> str:
+    return f"{len(patches)} {'patch' if len(patches) == 1 else 'patches'}"
+
+
+def _keep(ui: Console, trees: Path, source: str, made: Evaluation, identity: str) -> bool:
+    """Put the changed tree in place in one step; say False when the same stood there already."""
     made.tree.write()
     patches = [outcome.patch for outcome in made.outcomes]
     manifest = {
@@ -132,13 +138,13 @@ def _keep(ui: Console, trees: Path, source: str, made: Evaluation, identity: str
         ],
         "files": _files(made.tree),
     }
-    final = trees / identity
-    if not final.is_dir() or not _intact(ui, trees, manifest):
-        made.tree.root.rename(final)
+    is_new = not _intact(ui, trees, manifest)
+    if is_new:
+        made.tree.root.rename(trees / identity)
     fresh = trees / f".{identity}.json"
     fresh.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     fresh.replace(trees / f"{identity}.json")
-    return _named(trees, source, identity, patches)
+    return is_new
 
 
 def _files(tree: Tree) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dih20.errors import UsageError
 from dih20.lock import Lock
 from dih20.patches.applying import apply_all
 from dih20.patches.evaluate import Evaluation, evaluate
-from dih20.patches.prepare import prepare_tree
+from dih20.patches.prepare import counted, prepare_tree
 from dih20.patches.resulting_diff import resulting_diff
 from dih20.patches.series import TRAILERS, Patch, load, unlisted
 from dih20.patches.tree import Tree, tree_hash
@@ -66,7 +66,7 @@ def check(ui: Console, source: str, tree: str) -> dict[str, Any]:
         else:
             ui.line(f"no patches for {source}")
         identity = found.require().identity
-        ui.line(f"{len(rows)} patches apply; the tree would be {identity}")
+        ui.line(f"{counted(rows)} tried, none refused; the tree would be {identity}")
         return {"identity": identity, "patches": outcomes(found)}
 
 
@@ -122,7 +122,7 @@ def plan(ui: Console, source: str) -> dict[str, Any]:
 def apply(ui: Console, source: str) -> dict[str, Any]:
     """Make the patched tree, or find it made."""
     tree = prepare_tree(ui, Lock.load(), source)
-    ui.line(f"{shown(tree.path)}  {len(tree.patches)} patches, identity {tree.identity}")
+    ui.line(f"{shown(tree.path)}  {counted(tree.patches)}, identity {tree.identity}")
     return {"path": str(tree.path), "identity": tree.identity, "patches": list(tree.patches)}
 
 

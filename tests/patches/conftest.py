@@ -1,0 +1,91 @@
+"""Small trees, patches as values, and real git to make diffs with."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dih20.patches.applying import Outcome, apply_all
+from dih20.patches.series import Patch
+from dih20.patches.tree import Tree
+
+Files = dict[str, bytes]
+MakeTree = Callable[[Files], Tree]
+GitDiff = Callable[..., bytes]
+Apply = Callable[[Tree, bytes], Outcome]
+
+
+@pytest.fixture
+def make_tree(tmp_path: Path) -> MakeTree:
+    """Write files below a new folder. A name that ends in * makes an executable file."""
+    count = 0
+
+    def make(files: Files) -> Tree:
+        nonlocal count
+        count += 1
+        root = tmp_path / f"tree{count}"
+        root.mkdir()
+        for name, content in files.items():
+            path = root / name.rstrip("*")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o755 if name.endswith("*") else 0o644)
+        return Tree(root)
+
+    return make
+
+
+@pytest.fixture
+def git_diff(tmp_path: Path) -> GitDiff:
+    """Give `git diff` between two states of a tree, with its default or other options."""
+    repository = tmp_path / "repository"
+
+    def git(*args: str) -> bytes:
+        settings = ["-c", "core.autocrlf=false", "-c", "core.quotepath=true", "-c", "gc.auto=0"]
+        done = subprocess.run(
+            ["git", *settings, "-C", str(repository), *args], check=True, capture_output=True
+        )
+        return done.stdout
+
+    def write(files: Files) -> str:
+        git("rm", "-rfq", "--ignore-unmatch", ".")
+        for name, content in files.items():
+            path = repository / name.rstrip("*")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o755 if name.endswith("*") else 0o644)
+        git("add", "-Af")
+        return git("write-tree").decode().strip()
+
+    def diff(before: Files, after: Files, *options: str) -> bytes:
+        if not repository.exists():
+            subprocess.run(["git", "init", "-q", str(repository)], check=True)
+        return git("diff", *options, write(before), write(after))
+
+    return diff
+
+
+@pytest.fixture
+def apply() -> Apply:
+    def run(tree: Tree, text: bytes) -> Outcome:
+        return apply_all(tree, [Patch(name="user/x.patch", text=text, origin="user")])[0]
+
+    return run
+
+
+def contents(tree: Tree) -> Files:
+    """Give the files of a tree with its changes, as make_tree takes them."""
+    found = {}
+    for path, mode, _ in tree.files():
+        entry = tree.read(path)
+        assert entry is not None
+        found[path + ("*" if mode == 0o100755 else "")] = entry.content
+    return found
+
+
+@pytest.fixture(name="contents")
+def contents_fixture() -> Callable[[Tree], Files]:
+    return contents
