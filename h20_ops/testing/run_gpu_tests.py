@@ -11,56 +11,58 @@ Needs torch with an SM90 GPU, nvcc for the first run, and pytest; no network.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from h20_ops.errors import EvidenceError, H20OpsError
+from h20_ops.testing import outcomes
 from h20_ops.testing.evidence import OPERATOR_SOURCES, evidence_path, write_evidence
 from h20_ops.testing.machine import REPOSITORY, commit_of, now, require_sm90, versions
 
 
-class Outcomes:
-    """A pytest plugin that keeps test id -> outcome; anything but a pass counts as not passed."""
-
-    def __init__(self) -> None:
-        self.results: dict[str, str] = {}
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        test = report.nodeid.split("::", 1)[-1]
-        known = self.results.get(test)
-        if report.when == "call" and known is None:
-            self.results[test] = report.outcome
-        elif report.outcome != "passed":
-            self.results[test] = "skipped" if report.outcome == "skipped" else "failed"
-
-
 def run_operator(operator: str, *, select: str, commit: str, target: Path, root: Path) -> bool:
     """Run one operator's tests; write its record unless only some were selected. True if good."""
-    import pytest
-
     test_file = root / "tests" / "gpu" / f"test_{operator}.py"
     if not test_file.is_file():
         raise EvidenceError(
             f"{test_file.name} does not exist", "a GPU test file per operator", "write it"
         )
-    outcomes = Outcomes()
-    # The GPU machine may lack what the repository's own pytest settings and fixtures need.
-    options = ["-c", os.devnull, "--rootdir", str(root), "--confcutdir", str(test_file.parent)]
-    options += ["-o", "markers=gpu: needs a Hopper GPU", "--import-mode=importlib", "-m", "gpu"]
-    options += ["-q", "-p", "no:cacheprovider", "-p", "no:benchmark", str(test_file)]
-    options += ["-k", select] if select else []
-    code = pytest.main(options, plugins=[outcomes])
-    passed = code == 0 and set(outcomes.results.values()) == {"passed"}
+    code, results = run_pytest(test_file, root, select)
+    passed = code == 0 and set(results.values()) == {"passed"}
     if select:
-        print(f"{operator}: {len(outcomes.results)} selected tests, no record written")
+        print(f"{operator}: {len(results)} selected tests, exit {code}, no record written")
         return passed
     facts = {"card": require_sm90(), **versions(), "commit": commit, "date": now()}
-    write_evidence(target, operator=operator, results=outcomes.results, root=root, facts=facts)
-    print(f"{operator}: {len(outcomes.results)} tests, exit {int(code)}, recorded in {target}")
+    write_evidence(target, operator=operator, results=results, root=root, facts=facts)
+    print(f"{operator}: {len(results)} tests, exit {code}, recorded in {target}")
     return passed
+
+
+def run_pytest(test_file: Path, root: Path, select: str) -> tuple[int, dict[str, str]]:
+    """Run a file's gpu tests in a process of its own; return its exit code and the outcomes.
+
+    A kernel that faults takes the CUDA context of its process with it, and with it every later test.
+    """
+    # The GPU machine may lack what the repository's own pytest settings and fixtures need.
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(root)]
+    command += ["--confcutdir", str(test_file.parent), "--import-mode=importlib", "-m", "gpu"]
+    command += ["-o", "markers=gpu: needs a Hopper GPU", "-p", "h20_ops.testing.outcomes", "-q"]
+    command += ["-p", "no:cacheprovider", "-p", "no:benchmark", str(test_file)]
+    command += ["-k", select] if select else []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outcomes.json"
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, outcomes.VARIABLE: str(file), "PYTHONPATH": path}
+        code = subprocess.run(command, env=environment, check=False).returncode
+        if not file.is_file():
+            return code, {f"{test_file.name} to its end": "failed"}
+        results: dict[str, str] = json.loads(file.read_text())
+    return code, results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
