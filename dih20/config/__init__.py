@@ -1,9 +1,9 @@
 """Configuration files as frozen models; the annotated files under configs/ are the manual.
 
-    load_host("nv-h20")         configs/hosts/nv-h20.yaml, or a path
-    load_image("di-h20")        configs/images/di-h20.yaml, or a path
-    load_engine()               configs/engine.yaml
-    load_mirrors()              configs/mirrors.yaml
+load_host("nv-h20")         configs/hosts/nv-h20.yaml, or a path
+load_image("di-h20")        configs/images/di-h20.yaml, or a path
+load_engine()               configs/engine.yaml
+load_mirrors()              configs/mirrors.yaml
 """
 
 from __future__ import annotations

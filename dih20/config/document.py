@@ -51,7 +51,7 @@ def read_document(path: Path) -> Document:
         return Document(path=path, values={}, lines={})
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(
-            found=f"{shown(path)}:1: the file holds a {root.id}, not a mapping",
+            found=f"{shown(path)}:1: the file holds a {root.tag.rsplit(':', 1)[-1]}, not a mapping",
             expected="`key: value` lines",
             remedy="correct the file, then run the command again",
         )

@@ -26,7 +26,7 @@ class EngineConfig(Section):
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
     chunked_prefill: bool = False
     gpu_memory_utilization: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.9
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("environment")
     @classmethod
@@ -37,7 +37,9 @@ class EngineConfig(Section):
             if name in _SET_BY_US:
                 raise ValueError(f"{name} cannot be set here: {_SET_BY_US[name]}")
             if "LIBRARY_PATH" in name and "stubs" in value:
-                raise ValueError(f"{name} holds a stubs folder, whose libcuda must never be found at run time")
+                raise ValueError(
+                    f"{name} holds a stubs folder, whose libcuda must never be found at run time"
+                )
         return environment
 
     @model_validator(mode="after")

@@ -65,9 +65,13 @@ class Source(Section):
     def _exactly_one(self) -> Source:
         given = [kind for kind in ("sdist", "git", "path") if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise ValueError(f"a source is one of sdist, git or path; given: {', '.join(given) or 'none'}")
+            raise ValueError(
+                f"a source is one of sdist, git or path; given: {', '.join(given) or 'none'}"
+            )
         if (self.git is None) != (self.commit is None):
-            raise ValueError("git and commit belong together: a branch or tag moves, a commit does not")
+            raise ValueError(
+                "git and commit belong together: a branch or tag moves, a commit does not"
+            )
         return self
 
 
@@ -104,4 +108,4 @@ class ImageConfig(Section):
     wheels: Wheels
     sources: dict[str, Source]
     requirements: Requirements = Requirements()
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)

@@ -30,7 +30,9 @@ class Mirrors(Section):
     """Where downloads go through. configs/mirrors.yaml is the manual of these keys."""
 
     pip: PipMirrors = PipMirrors()
-    apt: Annotated[dict[str, tuple[Url, ...]], BeforeValidator(lambda apt: apt or {})] = {}
+    apt: Annotated[dict[str, tuple[Url, ...]], BeforeValidator(lambda apt: apt or {})] = Field(
+        default_factory=dict
+    )
     proxy: Url | None = None
     ca_bundle: str | None = None
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0

@@ -49,7 +49,9 @@ def _no_such_file(path: Path) -> ConfigError:
     return ConfigError(
         found=f"no file {shown(path)}",
         expected=f"in {shown(path.parent)}, {listed}",
-        remedy=f"did you mean {near[0]!r}?" if near else "name one of them, or copy one and edit it",
+        remedy=f"did you mean {near[0]!r}?"
+        if near
+        else "name one of them, or copy one and edit it",
     )
 
 
@@ -87,7 +89,11 @@ def _explain(model: type[Section], key: KeyPath, detail: ErrorDetails) -> tuple[
 
 def _written_key(loc: KeyPath) -> KeyPath:
     """Drop what pydantic adds to a path and no file holds: tags of unions, function names."""
-    return tuple(part for part in loc if isinstance(part, int) or not part.startswith(("function-", "tagged-")))
+    return tuple(
+        part
+        for part in loc
+        if isinstance(part, int) or not part.startswith(("function-", "tagged-"))
+    )
 
 
 def known_keys(model: type[BaseModel], at: KeyPath) -> set[str]:

@@ -1,8 +1,8 @@
 """The only step that downloads: locked files by sha256 into a cache that is addressed by content.
 
-    cached(file)                        path of a verified file, or FetchError that names `./inv fetch`
-    fetch_files(ui, files, mirrors)     put files into the cache, through the mirrors in force
-    unpack_source(name, lock, into)     the unpacked tree of an upstream source
+cached(file)                        path of a verified file, or FetchError that names `./inv fetch`
+fetch_files(ui, files, mirrors)     put files into the cache, through the mirrors in force
+unpack_source(name, lock, into)     the unpacked tree of an upstream source
 """
 
 from __future__ import annotations

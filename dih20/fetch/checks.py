@@ -20,7 +20,9 @@ def downloads_are_in_the_cache(subject: Subject) -> Iterator[Finding]:
     from dih20.paths import cache_dir, shown
 
     settings = effective_settings(load_mirrors())
-    yield Finding.ok(f"package indexes, from {settings.source}: {', '.join(map(without_password, settings.indexes))}")
+    yield Finding.ok(
+        f"package indexes, from {settings.source}: {', '.join(map(without_password, settings.indexes))}"
+    )
     lock = Lock.load()
     for base in sorted(lock.bases):
         if not lock.base(base).is_resolved:
@@ -34,7 +36,9 @@ def downloads_are_in_the_cache(subject: Subject) -> Iterator[Finding]:
         if missing:
             size = sum(f.size_bytes for f in missing) / 1e6
             yield Finding.warn(
-                f"{text}; {size:.0f} MB to fetch", expected="all of them", remedy=f"./inv fetch --base {base}"
+                f"{text}; {size:.0f} MB to fetch",
+                expected="all of them",
+                remedy=f"./inv fetch --base {base}",
             )
         else:
             yield Finding.ok(text)

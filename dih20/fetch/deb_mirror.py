@@ -51,7 +51,9 @@ def _fill(root: Path, base: Base, debs: Sequence[LockedFile]) -> None:
         stanzas = list(pool.map(_stanza, debs))
     index = root / f"dists/{base.suite}/main/binary-{base.architecture}/Packages"
     index.parent.mkdir(parents=True)
-    content = ("\n\n".join(stanzas) + "\n").encode()
+    content = "".join(
+        f"{stanza}\n\n" for stanza in stanzas
+    ).encode()  # debootstrap wants the last blank line
     index.write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     (root / f"dists/{base.suite}/Release").write_text(
@@ -84,4 +86,6 @@ def _stanza(deb: LockedFile) -> str:
             expected="a Debian package",
             remedy="run `./inv lock --only base,apt`, then `./inv fetch`",
         )
-    return f"{done.stdout.strip()}\nFilename: {deb.path}\nSize: {deb.size_bytes}\nSHA256: {deb.sha256}"
+    return (
+        f"{done.stdout.strip()}\nFilename: {deb.path}\nSize: {deb.size_bytes}\nSHA256: {deb.sha256}"
+    )

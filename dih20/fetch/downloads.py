@@ -46,7 +46,9 @@ def distinct(files: Sequence[LockedFile]) -> list[LockedFile]:
     return list({(file.sha256, file.filename): file for file in files}.values())
 
 
-def fetch_files(ui: Console, files: Sequence[LockedFile], mirrors: Mirrors, *, what: str = "files") -> None:
+def fetch_files(
+    ui: Console, files: Sequence[LockedFile], mirrors: Mirrors, *, what: str = "files"
+) -> None:
     """Put every file into the cache. All that fail are named; those that came stay."""
     wanted = distinct(files)
     missing = [file for file in wanted if not cache.is_cached(file)]
@@ -89,10 +91,15 @@ class _Fetcher:
                 return cache.keep(partial, file)
         raise self._nowhere(file, refused)
 
-    def _complete(self, session: requests.Session, origin: Origin, file: LockedFile, partial: Path) -> None:
+    def _complete(
+        self, session: requests.Session, origin: Origin, file: LockedFile, partial: Path
+    ) -> None:
         """Fetch and verify; what an earlier run left is dropped when it turns out to be bad."""
         leftover = partial.exists() and partial.stat().st_size > 0
-        options: dict[str, Any] = {"timeout_s": self.mirrors.timeout_s, "retries": self.mirrors.retries}
+        options: dict[str, Any] = {
+            "timeout_s": self.mirrors.timeout_s,
+            "retries": self.mirrors.retries,
+        }
         transfer(session, origin, file, partial, advance=self.advance, **options)
         try:
             self._check(partial, file, origin.place)
@@ -132,7 +139,7 @@ class _Fetcher:
     def _nowhere(self, file: LockedFile, refused: list[str]) -> FetchError:
         stale = file.kind == "deb" and any("answered 404" in text for text in refused)
         remedy = (
-            f"mirrors drop superseded packages: run `./inv lock --only base,apt`, or name a mirror that keeps them under "
+            f"mirrors drop superseded packages: run `./inv lock --only base,apt --base BASE`, or name a mirror that keeps them under "
             f"apt: {file.suite}: in configs/mirrors.yaml"
             if stale
             else "check the network, proxy and ca_bundle in configs/mirrors.yaml, or name another mirror there; "

@@ -13,11 +13,16 @@ from dih20.lock.model import Lock
 from dih20.paths import cache_dir, shown
 
 
-def fetch_base(ui: Console, *, base: str, only: str, image_name: str, only_plan: bool) -> dict[str, Any]:
+def fetch_base(
+    ui: Console, *, base: str, only: str, image_name: str, only_plan: bool
+) -> dict[str, Any]:
     """Fetch the groups of a base that are not in the cache yet."""
     image, mirrors, lock = load_image(image_name), load_mirrors(), Lock.load()
     groups = chosen_groups(lock, base or image.base, only)
-    plan = make_plan([f for files in groups.values() for f in files], f"fetch the inputs of base {base or image.base}")
+    plan = make_plan(
+        [f for files in groups.values() for f in files],
+        f"fetch the inputs of base {base or image.base}",
+    )
     if only_plan:
         ui.plan(plan)
         return plan.as_dict()

@@ -63,7 +63,13 @@ def _fetch(address: str, commit: str) -> None:
         fresh = place.with_name(f".{commit}.part")
         shutil.rmtree(fresh, ignore_errors=True)
         local = source_folder(address)
-        _git("clone", "--quiet", "--no-checkout", str(local) if local.is_dir() else address, str(fresh))
+        _git(
+            "clone",
+            "--quiet",
+            "--no-checkout",
+            str(local) if local.is_dir() else address,
+            str(fresh),
+        )
         _git("-C", str(fresh), "checkout", "--quiet", "--detach", commit)
         _git("-C", str(fresh), "submodule", "--quiet", "update", "--init", "--recursive")
         check_submodules(fresh)
@@ -74,7 +80,9 @@ def _fetch(address: str, commit: str) -> None:
 
 def _git(*arguments: str) -> None:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode != 0:
         shown = " ".join(without_password(a) if "://" in a else a for a in arguments)
         raise FetchError(

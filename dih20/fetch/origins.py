@@ -57,7 +57,10 @@ class Origins:
     def _at_mirrors(self, file: LockedFile) -> list[Origin]:
         assert file.path and file.suite, f"{file} is a deb without path or suite"
         roots = apt_mirrors(self.mirrors, file.suite).roots
-        return [Origin(url=f"{root}/{quote(file.path)}", place=f"mirror {without_password(root)}") for root in roots]
+        return [
+            Origin(url=f"{root}/{quote(file.path)}", place=f"mirror {without_password(root)}")
+            for root in roots
+        ]
 
     def _at_indexes(self, file: LockedFile) -> list[Origin]:
         lacking, origins = [], []

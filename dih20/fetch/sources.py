@@ -76,7 +76,9 @@ def unpack_archive(archive: Path, target: Path) -> None:
             raise _bad(archive, f"it has {len(tops)} top folders: {', '.join(sorted(tops)[:5])}")
         target.mkdir(parents=True)
         for member in members:
-            member.mode = (member.mode & 0o755) | (stat.S_IRWXU if member.isdir() else stat.S_IRUSR | stat.S_IWUSR)
+            member.mode = (member.mode & 0o755) | (
+                stat.S_IRWXU if member.isdir() else stat.S_IRUSR | stat.S_IWUSR
+            )
             member.uid = member.gid = 0
             member.uname = member.gname = ""
         # python 3.11.4 and newer have a second check of their own
@@ -102,7 +104,9 @@ def _refuse_unsafe(member: tarfile.TarInfo, archive: Path) -> None:
         for part in (base / member.linkname).parts:
             depth += -1 if part == ".." else 1
             if depth < 1 or PurePosixPath(member.linkname).is_absolute():
-                raise _bad(archive, f"link {member.name!r} -> {member.linkname!r} leaves the folder")
+                raise _bad(
+                    archive, f"link {member.name!r} -> {member.linkname!r} leaves the folder"
+                )
 
 
 def _bad(archive: Path, why: str) -> FetchError:

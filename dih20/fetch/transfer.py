@@ -46,7 +46,9 @@ def transfer(
         if why is None:
             return
         if attempt == retries:
-            raise NoTransfer(f"broken off {attempt + 1} times, {partial.stat().st_size} of {file.size_bytes} bytes: {why}")
+            raise NoTransfer(
+                f"broken off {attempt + 1} times, {partial.stat().st_size} of {file.size_bytes} bytes: {why}"
+            )
 
 
 def _once(

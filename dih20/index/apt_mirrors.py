@@ -34,7 +34,9 @@ def apt_mirrors(mirrors: Mirrors, suite: str, *, etc: Path = Path("/etc/apt")) -
     """Give the mirrors that hold a suite's packages."""
     if given := mirrors.apt.get(suite):
         return AptMirrors(roots=given, source="configs/mirrors.yaml")
-    roots = tuple(dict.fromkeys(root for root, of in _machine_sources(etc) if _same_family(suite, of)))
+    roots = tuple(
+        dict.fromkeys(root for root, of in _machine_sources(etc) if _same_family(suite, of))
+    )
     if roots:
         return AptMirrors(roots=roots, source="this machine's apt sources")
     if default := _debootstrap_default(suite):
@@ -55,7 +57,9 @@ def family(suite: str) -> str | None:
 def _same_family(suite: str, other: str) -> bool:
     if other.endswith("-security") or "/" in other:
         return False
-    return other.split("-", 1)[0] == suite or (family(suite) is not None and family(suite) == family(other))
+    return other.split("-", 1)[0] == suite or (
+        family(suite) is not None and family(suite) == family(other)
+    )
 
 
 def _machine_sources(etc: Path) -> Iterator[tuple[str, str]]:
@@ -76,7 +80,10 @@ def _deb822(text: str) -> Iterator[tuple[str, str]]:
         lines = [line for line in paragraph.splitlines() if not line.startswith("#")]
         joined = re.sub(r"\n[ \t]+", " ", "\n".join(lines))
         fields = dict(re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", joined, flags=re.M))
-        if fields.get("Enabled", "yes").lower() == "no" or "deb" not in fields.get("Types", "").split():
+        if (
+            fields.get("Enabled", "yes").lower() == "no"
+            or "deb" not in fields.get("Types", "").split()
+        ):
             continue
         for root in fields.get("URIs", "").split():
             for suite in fields.get("Suites", "").split():
@@ -96,7 +103,9 @@ def _debootstrap_default(suite: str) -> str | None:
         path, pattern = _DEBOOTSTRAP, r"^DEF_MIRROR=[\"']?([^\"'\s]+)"
     else:
         script = _SCRIPTS / suite
-        path = script if script.is_file() else _SCRIPTS / "gutsy"  # what every Ubuntu suite links to
+        path = (
+            script if script.is_file() else _SCRIPTS / "gutsy"
+        )  # what every Ubuntu suite links to
         pattern = r"\*\)\s*default_mirror\s+(\S+)"
     matches = re.findall(pattern, path.read_text(), flags=re.M) if path.is_file() else []
     return str(matches[0]).rstrip("/") if matches else None

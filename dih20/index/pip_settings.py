@@ -35,7 +35,10 @@ def effective_settings(mirrors: Mirrors) -> PipSettings:
     ca_bundle, proxy = pip.get("cert"), pip.get("proxy")
     if mirrors.pip.indexes:
         return PipSettings(
-            indexes=mirrors.pip.indexes, source="configs/mirrors.yaml", ca_bundle=ca_bundle, proxy=proxy
+            indexes=mirrors.pip.indexes,
+            source="configs/mirrors.yaml",
+            ca_bundle=ca_bundle,
+            proxy=proxy,
         )
     if pip.get("no-index", "").lower() in ("1", "true", "yes", "on"):
         raise FetchError(
@@ -81,7 +84,11 @@ def _pip_default() -> str:
     """Give the index that pip asks when nothing is configured, as pip itself names it."""
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ},
     )
     if done.returncode != 0:
         raise FetchError(

@@ -54,7 +54,9 @@ class _RangeReader(io.RawIOBase):
 
 
 @contextmanager
-def open_remote(session: requests.Session, file: IndexFile, timeout_s: float) -> Iterator[IO[bytes]]:
+def open_remote(
+    session: requests.Session, file: IndexFile, timeout_s: float
+) -> Iterator[IO[bytes]]:
     """Open a listed file for reading and seeking; a server without Range makes it a whole download."""
     import requests
 
@@ -63,7 +65,9 @@ def open_remote(session: requests.Session, file: IndexFile, timeout_s: float) ->
             yield local
         return
     try:
-        first = session.get(file.url, headers={"Range": "bytes=0-0"}, stream=True, timeout=timeout_s)
+        first = session.get(
+            file.url, headers={"Range": "bytes=0-0"}, stream=True, timeout=timeout_s
+        )
         with first:
             if first.status_code == 206:
                 size = int(first.headers["Content-Range"].rsplit("/", 1)[1])
@@ -95,7 +99,9 @@ def read_wheel_metadata(session: requests.Session, file: IndexFile, timeout_s: f
         if answer.status_code == 200:
             return answer.content.decode("utf-8")
     with open_remote(session, file, timeout_s) as handle, zipfile.ZipFile(handle) as archive:
-        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
+        (name,) = [
+            n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1
+        ]
         return archive.read(name).decode("utf-8")
 
 

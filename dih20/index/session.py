@@ -73,7 +73,9 @@ def plain_reason(fault: Exception) -> str:
 def _innermost(fault: BaseException) -> str:
     seen: BaseException = fault
     while True:
-        inner = getattr(seen, "reason", None) or seen.__cause__ or (seen.args[0] if seen.args else None)
+        inner = (
+            getattr(seen, "reason", None) or seen.__cause__ or (seen.args[0] if seen.args else None)
+        )
         if not isinstance(inner, BaseException) or inner is seen:
             break
         seen = inner

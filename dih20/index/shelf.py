@@ -79,7 +79,9 @@ def open_indexes(mirrors: Mirrors) -> Indexes:
         mirrors = mirrors.model_copy(update={"proxy": settings.proxy})
     session = open_session(mirrors, ca_bundle=settings.ca_bundle)
     return Indexes(
-        indexes=tuple(Index(url=url, session=session, timeout_s=mirrors.timeout_s) for url in settings.indexes),
+        indexes=tuple(
+            Index(url=url, session=session, timeout_s=mirrors.timeout_s) for url in settings.indexes
+        ),
         source=settings.source,
         session=session,
         timeout_s=mirrors.timeout_s,

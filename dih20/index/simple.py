@@ -120,7 +120,9 @@ class Index:
                     index=self.shown,
                     requires_python=attributes.get("data-requires-python"),
                     yanked="data-yanked" in attributes,
-                    has_metadata=bool({"data-core-metadata", "data-dist-info-metadata"} & set(attributes)),
+                    has_metadata=bool(
+                        {"data-core-metadata", "data-dist-info-metadata"} & set(attributes)
+                    ),
                 )
             )
         return files

@@ -1,9 +1,9 @@
 """The lock: every pin in one file, written by `inv lock` only.
 
-    lock = Lock.load()                  di.lock.yaml, or the file that DI_LOCK names
-    lock.base("stand-in").digest        what the base is; Base.require_digest() raises Unresolved
-    lock.debs("stand-in")               LockedFile list; also header_wheels(), requirements("cp312"), ...
-    lock.identity                       sha256 over its canonical form
+lock = Lock.load()                  di.lock.yaml, or the file that DI_LOCK names
+lock.base("stand-in").digest        what the base is; Base.require_digest() raises Unresolved
+lock.debs("stand-in")               LockedFile list; also header_wheels(), requirements("cp312"), ...
+lock.identity                       sha256 over its canonical form
 """
 
 from __future__ import annotations

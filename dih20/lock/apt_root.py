@@ -44,10 +44,19 @@ class AptRoot:
         """Run an apt tool in this root and give what it prints."""
         environment = {**os.environ, "APT_CONFIG": str(self.folder / "apt.conf"), "LC_ALL": "C"}
         done = subprocess.run(
-            [tool, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=600
+            [tool, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         )
         if done.returncode != 0:
-            said = [ln for ln in (done.stderr + done.stdout).splitlines() if ln.startswith(("E:", "W:", " "))]
+            said = [
+                ln
+                for ln in (done.stderr + done.stdout).splitlines()
+                if ln.startswith(("E:", "W:", " "))
+            ]
             raise LockError(
                 found=f"`{tool} {' '.join(arguments)[:200]}` for {self.suite} exited {done.returncode}: "
                 + "\n  ".join(said[-12:] or [done.stderr.strip()[-500:]]),
@@ -122,9 +131,17 @@ def private_apt(suite: str, architecture: str, mirror: str, *, family: str) -> I
         )
     with tempfile.TemporaryDirectory(prefix="dih20-apt-") as name:
         folder = Path(name)
-        for part in ("etc/apt", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/lib/dpkg", "log"):
+        for part in (
+            "etc/apt",
+            "var/lib/apt/lists/partial",
+            "var/cache/apt/archives/partial",
+            "var/lib/dpkg",
+            "log",
+        ):
             (folder / part).mkdir(parents=True)
-        (folder / "etc/apt/sources.list").write_text(f"deb [signed-by={keyring}] {mirror} {suite} main\n")
+        (folder / "etc/apt/sources.list").write_text(
+            f"deb [signed-by={keyring}] {mirror} {suite} main\n"
+        )
         (folder / "apt.conf").write_text(_configuration(folder, architecture))
         root = AptRoot(folder=folder, suite=suite, architecture=architecture, mirror=mirror)
         root.set_installed("")
@@ -133,7 +150,9 @@ def private_apt(suite: str, architecture: str, mirror: str, *, family: str) -> I
 
 
 def _configuration(folder: Path, architecture: str) -> str:
-    acquire = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True).stdout
+    acquire = subprocess.run(
+        ["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True
+    ).stdout
     kept = [line for line in acquire.splitlines() if "IndexTargets" not in line]
     return "\n".join(
         [

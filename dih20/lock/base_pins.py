@@ -12,7 +12,12 @@ from dih20.index.session import open_session
 from dih20.lock.apt_root import AptRoot, private_apt
 from dih20.lock.files import UNRESOLVED, Base, LockedFile
 from dih20.lock.registry import resolve_digest
-from dih20.lock.stand_in import installed_status, package_list_digest, read_package_list, resolve_base
+from dih20.lock.stand_in import (
+    installed_status,
+    package_list_digest,
+    read_package_list,
+    resolve_base,
+)
 from dih20.paths import REPOSITORY
 
 
@@ -64,7 +69,9 @@ class AptRoots:
                     remedy="correct suite: under bases: in configs/images",
                 )
             mirror = apt_mirrors(self.mirrors, suite).roots[0]
-            self._roots[suite] = self._stack.enter_context(private_apt(suite, architecture, mirror, family=of))
+            self._roots[suite] = self._stack.enter_context(
+                private_apt(suite, architecture, mirror, family=of)
+            )
         return self._roots[suite]
 
 
@@ -87,7 +94,9 @@ def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:
 def apt_closure(base: Base, image: ImageConfig, roots: AptRoots) -> tuple[LockedFile, ...]:
     """Give what apt would add to a base for the wanted packages."""
     apt = roots.root(base.suite, base.architecture)
-    apt.set_installed(installed_status(apt, base.packages) if base.is_stand_in else _status_of_image(base))
+    apt.set_installed(
+        installed_status(apt, base.packages) if base.is_stand_in else _status_of_image(base)
+    )
     return tuple(apt.closure(image.apt))
 
 
@@ -114,7 +123,9 @@ def _status_of_image(base: Base) -> str:
     except ImageNotFound as fault:
         raise _no_image(base, f"no engine here holds {reference}") from fault
     except DockerException as fault:
-        raise _no_image(base, f"the Docker engine could not give the base's package list: {fault}") from fault
+        raise _no_image(
+            base, f"the Docker engine could not give the base's package list: {fault}"
+        ) from fault
 
 
 def _no_image(base: Base, why: str) -> LockError:

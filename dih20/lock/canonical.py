@@ -39,14 +39,22 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(
-    _Flow, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=True)
+    _Flow,
+    lambda dumper, data: dumper.represent_mapping(
+        "tag:yaml.org,2002:map", data.items(), flow_style=True
+    ),
 )
 
 
 def render(lock: Lock) -> str:
     """Give the lock file's text."""
     body = yaml.dump(
-        to_plain(lock), Dumper=_Dumper, sort_keys=False, width=10**6, allow_unicode=True, default_flow_style=False
+        to_plain(lock),
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=10**6,
+        allow_unicode=True,
+        default_flow_style=False,
     )
     return HEADER.format(image=lock.image) + body
 
@@ -101,7 +109,11 @@ def _groups(groups: Any) -> Any:
 def _file(file: LockedFile) -> _Flow:
     where = {"path": file.path} if file.kind == "deb" else {"filename": file.filename}
     return _Flow(
-        name=file.name, version=file.version, **where, size_bytes=file.size_bytes, sha256=file.sha256
+        name=file.name,
+        version=file.version,
+        **where,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
     )
 
 
@@ -133,7 +145,10 @@ def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
     return {
         **plain,
         "bases": bases,
-        "apt": {n: f if f == UNRESOLVED else [_deb(d, bases[n]["suite"]) for d in f] for n, f in apt.items()},
+        "apt": {
+            n: f if f == UNRESOLVED else [_deb(d, bases[n]["suite"]) for d in f]
+            for n, f in apt.items()
+        },
         "wheels": {key: _each(files, _wheel) for key, files in plain.get("wheels", {}).items()},
         "requirements": _each(plain.get("requirements", UNRESOLVED), _wheel),
         "sources": _each_source(plain.get("sources", UNRESOLVED)),

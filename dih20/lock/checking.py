@@ -16,17 +16,16 @@ from dih20.lock.canonical import render
 from dih20.lock.files import UNRESOLVED, LockedFile
 from dih20.lock.model import Lock
 from dih20.lock.registry import check_digest
-from dih20.lock.sections import wanted_by
 from dih20.lock.source_pins import source_folder
 from dih20.lock.tree_version import tree_version
-from dih20.lock.writing import chosen_sections
+from dih20.lock.wants import SECTIONS, chosen, parts_of, wanted_by
 from dih20.paths import lock_file, shown
 
 
 def check_lock(ui: Console, *, only: str, image_name: str, offline: bool) -> dict[str, Any]:
     """Raise what is stale or has moved; a pin that never was resolved is said, not an error."""
     lock, image, mirrors = Lock.load(), load_image(image_name), load_mirrors()
-    sections = chosen_sections(only)
+    sections = chosen(only, SECTIONS, "--only")
     with ui.step("check", f"{shown(lock_file())} against configs/images/{image.name}.yaml") as step:
         check_written_form(lock)
         check_wants(lock, image, sections)
@@ -55,12 +54,13 @@ def check_written_form(lock: Lock) -> None:
 
 def check_wants(lock: Lock, image: ImageConfig, sections: tuple[str, ...]) -> None:
     """Raise when a section answers another configuration than the one in force."""
-    stale = [name for name in sections if lock.wants.get(name) != wanted_by(name, image)]
+    parts = {part: name for name in sections for part in parts_of(name)}
+    stale = [part for part in parts if lock.wants.get(part) != wanted_by(part, image)]
     if stale:
         raise LockError(
-            found=f"stale sections: {', '.join(stale)}",
+            found=f"stale: {', '.join(stale)}",
             expected=f"pins for what configs/images/{image.name}.yaml wants now",
-            remedy=f"run `./inv lock --only {','.join(stale)}`",
+            remedy=f"run `./inv lock --only {','.join(dict.fromkeys(parts[part] for part in stale))}`",
         )
 
 
@@ -110,8 +110,19 @@ def _index_files(lock: Lock, sections: tuple[str, ...]) -> Iterator[LockedFile]:
     groups: list[Any] = []
     if "wheels" in sections:
         wheels = lock.wheels
-        groups += [wheels.headers, wheels.toolkit, wheels.inspector, wheels.nccl, wheels.nccl_for_tests]
-        groups += [g for by_tag in (wheels.build, wheels.torch) if isinstance(by_tag, dict) for g in by_tag.values()]
+        groups += [
+            wheels.headers,
+            wheels.toolkit,
+            wheels.inspector,
+            wheels.nccl,
+            wheels.nccl_for_tests,
+        ]
+        groups += [
+            g
+            for by_tag in (wheels.build, wheels.torch)
+            if isinstance(by_tag, dict)
+            for g in by_tag.values()
+        ]
     if "requirements" in sections and isinstance(lock.python, dict):
         groups += lock.python.values()
     if "sources" in sections and isinstance(lock.upstream, dict):
@@ -128,7 +139,8 @@ def _moved(file: LockedFile, indexes: Indexes) -> Iterator[ToolError]:
     for entry in listed:
         if entry.sha256 != file.sha256:
             yield PinMoved(
-                found=f"{file.filename}: lock says {file.sha256}, index {entry.index} now {entry.sha256}", **parts
+                found=f"{file.filename}: lock says {file.sha256}, index {entry.index} now {entry.sha256}",
+                **parts,
             )
 
 

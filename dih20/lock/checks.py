@@ -13,7 +13,7 @@ def lock_answers_the_configuration(subject: Subject) -> Iterator[Finding]:
     from dih20.config import load_image
     from dih20.lock.checking import check_wants, check_written_form, unresolved_parts
     from dih20.lock.model import Lock
-    from dih20.lock.sections import SECTIONS
+    from dih20.lock.wants import SECTIONS
 
     lock = Lock.load()
     check_written_form(lock)
@@ -21,4 +21,6 @@ def lock_answers_the_configuration(subject: Subject) -> Iterator[Finding]:
     yield Finding.ok(f"identity {lock.identity[:12]}, answers configs/images/{lock.image}.yaml")
     for part in unresolved_parts(lock):
         what, _, command = part.partition(": ")
-        yield Finding.warn(f"{what} unresolved", expected="a pin; only a real host needs it", remedy=command)
+        yield Finding.warn(
+            f"{what} unresolved", expected="a pin; only a real host needs it", remedy=command
+        )

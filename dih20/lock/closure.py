@@ -45,32 +45,46 @@ class Shelf:
     metadata: Callable[[IndexFile], str]
 
 
-def wheels_of(shelf: Shelf, target: Target, project: str, specifier: SpecifierSet) -> list[IndexFile]:
+def wheels_of(
+    shelf: Shelf, target: Target, project: str, specifier: SpecifierSet
+) -> list[IndexFile]:
     """Give the wheels of a project that fit target and specifier, the best first."""
     fitting = []
     for order, file in enumerate(shelf.files(project)):
         rank = target.rank(file.filename)
         if rank is None or not file.sha256:
             continue
-        if file.requires_python and not SpecifierSet(file.requires_python).contains(target.python_version + ".0"):
+        if file.requires_python and not SpecifierSet(file.requires_python).contains(
+            target.python_version + ".0"
+        ):
             continue
         _, version, build, _ = parse_wheel_filename(file.filename)
         if file.yanked and f"=={version}" not in str(specifier):
             continue
-        if specifier.contains(version, prereleases=version.is_prerelease and _asks_for(specifier, version)):
+        if specifier.contains(
+            version, prereleases=version.is_prerelease and _asks_for(specifier, version)
+        ):
             fitting.append(((version, -rank, build or (), -order), file))
     return [file for _, file in sorted(fitting, key=lambda pair: pair[0], reverse=True)]
 
 
 def _asks_for(specifier: SpecifierSet, version: Version) -> bool:
-    return any(Version(s.version.removesuffix(".*")).is_prerelease for s in specifier if s.operator != "===")
+    return any(
+        Version(s.version.removesuffix(".*")).is_prerelease
+        for s in specifier
+        if s.operator != "==="
+    )
 
 
 class _Provider(AbstractProvider[Requirement, Candidate, Key]):
     """Answer resolvelib's questions from a shelf."""
 
     def __init__(
-        self, shelf: Shelf, target: Target, constraints: Mapping[str, SpecifierSet], provided: frozenset[str]
+        self,
+        shelf: Shelf,
+        target: Target,
+        constraints: Mapping[str, SpecifierSet],
+        provided: frozenset[str],
     ) -> None:
         self.shelf, self.target = shelf, target
         self.constraints, self.provided = constraints, provided
@@ -124,13 +138,20 @@ class _Provider(AbstractProvider[Requirement, Candidate, Key]):
         if candidate.extras:
             needs.append(Requirement(f"{candidate.name}=={candidate.version}"))
         with ThreadPoolExecutor(8) as pool:  # ask for the pages together; the answers are kept
-            list(pool.map(self.shelf.files, {r.name for r in needs if canonicalize_name(r.name) not in self.provided}))
+            list(
+                pool.map(
+                    self.shelf.files,
+                    {r.name for r in needs if canonicalize_name(r.name) not in self.provided},
+                )
+            )
         return needs
 
     def requires(self, file: IndexFile) -> list[Requirement]:
         if file.filename not in self._needs:
             header = HeaderParser().parsestr(self.shelf.metadata(file))
-            self._needs[file.filename] = [Requirement(text) for text in header.get_all("Requires-Dist") or []]
+            self._needs[file.filename] = [
+                Requirement(text) for text in header.get_all("Requires-Dist") or []
+            ]
         return self._needs[file.filename]
 
 
@@ -160,12 +181,15 @@ def resolve(
     return [files[name] for name in sorted(files, key=str.lower)]
 
 
-def _impossible(shelf: Shelf, target: Target, fault: ResolutionImpossible[Requirement, Candidate]) -> LockError:
+def _impossible(
+    shelf: Shelf, target: Target, fault: ResolutionImpossible[Requirement, Candidate]
+) -> LockError:
     lines = []
-    for cause in fault.causes:
+    causes = list(fault.causes)
+    for cause in causes:
         by = f" (for {cause.parent.name} {cause.parent.version})" if cause.parent else ""
         lines.append(f"{cause.requirement}{by}")
-    name = fault.causes[0].requirement.name
+    name = causes[0].requirement.name
     listed = shelf.files(name)
     if not listed:
         found = f"no index has the project {name!r}"
@@ -174,7 +198,9 @@ def _impossible(shelf: Shelf, target: Target, fault: ResolutionImpossible[Requir
     else:
         found = f"nothing satisfies at once: {'; '.join(dict.fromkeys(lines))}"
     return LockError(
-        found=f"{found} [wanted: {'; '.join(dict.fromkeys(lines))}]" if "at once" not in found else found,
+        found=f"{found} [wanted: {'; '.join(dict.fromkeys(lines))}]"
+        if "at once" not in found
+        else found,
         expected=f"a wheel for {target.python_tag} at one of the indexes in force",
         remedy="change the wanted version in configs/images, or name an index that has it in configs/mirrors.yaml",
     )
@@ -185,5 +211,10 @@ def locked(file: IndexFile, size_bytes: int) -> LockedFile:
     name, version, _, _ = parse_wheel_filename(file.filename)
     assert file.sha256, f"{file.filename} was chosen without a hash"
     return LockedFile(
-        name=name, version=str(version), filename=file.filename, sha256=file.sha256, size_bytes=size_bytes, kind="wheel"
+        name=name,
+        version=str(version),
+        filename=file.filename,
+        sha256=file.sha256,
+        size_bytes=size_bytes,
+        kind="wheel",
     )

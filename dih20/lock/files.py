@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dih20.errors import Unresolved
 
-UNRESOLVED = "unresolved"
+UNRESOLVED: Final = "unresolved"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -15,7 +15,7 @@ from dih20.paths import lock_file, shown
 
 Files = tuple[LockedFile, ...]
 MaybeFiles = Files | Literal["unresolved"]
-FORMAT = 1
+FORMAT: Final = 1
 
 
 class Wheels(Pinned):
@@ -38,16 +38,16 @@ class Lock(Pinned):
 
     format: Literal[1] = FORMAT
     image: str
-    wants: dict[str, str] = {}
-    bases: dict[str, Base] = {}
-    apt: dict[str, MaybeFiles] = {}
+    wants: dict[str, str] = Field(default_factory=dict)
+    bases: dict[str, Base] = Field(default_factory=dict)
+    apt: dict[str, MaybeFiles] = Field(default_factory=dict)
     wheels: Wheels = Wheels()
-    python: Annotated[
-        dict[str, Files] | Literal["unresolved"], Field(alias="requirements")
-    ] = UNRESOLVED
-    upstream: Annotated[
-        dict[str, LockedSource] | Literal["unresolved"], Field(alias="sources")
-    ] = UNRESOLVED
+    python: Annotated[dict[str, Files] | Literal["unresolved"], Field(alias="requirements")] = (
+        UNRESOLVED
+    )
+    upstream: Annotated[dict[str, LockedSource] | Literal["unresolved"], Field(alias="sources")] = (
+        UNRESOLVED
+    )
 
     @classmethod
     def load(cls, path: Path | None = None) -> Lock:
@@ -68,9 +68,13 @@ class Lock(Pinned):
             raise _unreadable(fault.found, fault.expected) from fault
         except ValidationError as fault:
             details = [f"{dotted(d['loc'])}: {d['msg']}" for d in fault.errors()[:5]]
-            raise _unreadable(f"{shown(where)}: " + "; ".join(details), f"format {FORMAT}") from fault
+            raise _unreadable(
+                f"{shown(where)}: " + "; ".join(details), f"format {FORMAT}"
+            ) from fault
         except (KeyError, TypeError, AttributeError) as fault:
-            raise _unreadable(f"{shown(where)}: not of the lock's form ({fault!r})", f"format {FORMAT}") from fault
+            raise _unreadable(
+                f"{shown(where)}: not of the lock's form ({fault!r})", f"format {FORMAT}"
+            ) from fault
 
     @property
     def identity(self) -> str:
@@ -96,7 +100,9 @@ class Lock(Pinned):
     def debs(self, base: str) -> list[LockedFile]:
         """Give the apt packages put on a base, with every dependency that the base lacks."""
         self.base(base)
-        return self._resolved(self.apt.get(base, UNRESOLVED), f"apt packages for base {base!r}", "apt")
+        return self._resolved(
+            self.apt.get(base, UNRESOLVED), f"apt packages for base {base!r}", "apt"
+        )
 
     def header_wheels(self) -> list[LockedFile]:
         """Give the wheels whose headers make the overlay."""
@@ -155,7 +161,9 @@ class Lock(Pinned):
             raise _unresolved(what, section)
         return list(files)
 
-    def _for_python(self, groups: Any, python_tag: str, what: str, section: str) -> list[LockedFile]:
+    def _for_python(
+        self, groups: Any, python_tag: str, what: str, section: str
+    ) -> list[LockedFile]:
         if groups == UNRESOLVED or python_tag not in groups:
             raise _unresolved(f"{what} for {python_tag}", section)
         return list(groups[python_tag])

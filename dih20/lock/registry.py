@@ -76,7 +76,9 @@ class HttpRegistry:
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
-            raise NotReachable(f"registry {self.host} answered {answer.status_code} {answer.reason}")
+            raise NotReachable(
+                f"registry {self.host} answered {answer.status_code} {answer.reason}"
+            )
         return answer.headers.get("Docker-Content-Digest") or _digest(answer.content)
 
     def _get(self, url: str) -> requests.Response:
@@ -107,7 +109,9 @@ class EngineRegistry:
         except APIError as fault:
             if fault.status_code == 404:
                 return None
-            raise NotReachable(f"the Docker engine could not ask its registry: {fault.explanation}") from fault
+            raise NotReachable(
+                f"the Docker engine could not ask its registry: {fault.explanation}"
+            ) from fault
         except DockerException as fault:
             raise NotReachable(f"the Docker engine did not answer: {fault}") from fault
         return str(found["Descriptor"]["digest"])

@@ -1,14 +1,7 @@
-"""The sections of the lock: what each wants, and how it is resolved.
-
-A section's `wants` hash is over the part of the image configuration that it answers (and over the
-package list file); when it differs from the lock's, the section is stale.
-"""
+"""The sections of the lock, resolved one by one at the registry, the mirrors and the indexes in force."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,38 +14,9 @@ from dih20.lock.base_pins import AptRoots, apt_closure, ask_registry, registry_b
 from dih20.lock.files import UNRESOLVED, Base
 from dih20.lock.model import Lock, Wheels
 from dih20.lock.source_pins import pin_source, upstream_requirements
-from dih20.lock.stand_in import read_package_list
 from dih20.lock.targets import Target
+from dih20.lock.wants import BASES, parts_of, wanted_by
 from dih20.lock.wheel_pins import WheelPins
-from dih20.paths import REPOSITORY
-
-SECTIONS = ("base", "apt", "wheels", "sources", "requirements")
-
-
-def wanted_by(section: str, image: ImageConfig) -> str:
-    """Give the hash over what a section wants."""
-    bases = image.bases
-    targets = [(b.python_tag, b.glibc, b.architecture) for b in (bases.vllm, bases.stand_in)]
-    parts: dict[str, Callable[[], Any]] = {
-        "base": lambda: [
-            bases.model_dump(mode="json"),
-            read_package_list(REPOSITORY / bases.stand_in.packages),
-        ],
-        "apt": lambda: [sorted(image.apt), wanted_by("base", image)],
-        "wheels": lambda: [image.wheels.model_dump(mode="json"), targets],
-        "sources": lambda: {name: _source_wants(s.model_dump()) for name, s in image.sources.items()},
-        "requirements": lambda: [
-            image.requirements.model_dump(mode="json"),
-            image.sources[image.requirements.source].model_dump(mode="json"),
-            targets,
-        ],
-    }
-    text = json.dumps(parts[section](), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _source_wants(source: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in source.items() if value is not None}
 
 
 @dataclass
@@ -68,13 +32,17 @@ class Resolver:
     image: ImageConfig
     mirrors: Mirrors
     roots: AptRoots
+    bases: tuple[str, ...] = BASES
     _indexes: Indexes | None = None
 
     @property
     def indexes(self) -> Indexes:
         if self._indexes is None:
             self._indexes = open_indexes(self.mirrors)
-            self.ui.line(f"  package indexes, from {self._indexes.source}: {self._indexes.shown}", style="dim")
+            self.ui.line(
+                f"  package indexes, from {self._indexes.source}: {self._indexes.shown}",
+                style="dim",
+            )
         return self._indexes
 
     def section(self, name: str, lock: Lock) -> Lock:
@@ -86,17 +54,23 @@ class Resolver:
             "sources": self._sources,
             "requirements": self._requirements,
         }[name](lock)
-        wants = {**lock.wants, name: wanted_by(name, self.image)}
+        wants = {
+            **lock.wants,
+            **{part: wanted_by(part, self.image) for part in parts_of(name, self.bases)},
+        }
         return lock.model_copy(update={**change, "wants": wants})
 
     def _base(self, lock: Lock) -> dict[str, Any]:
         vllm, stand_in = self.image.bases.vllm, self.image.bases.stand_in
-        with self.ui.step("resolve", f"base stand-in ({stand_in.suite})") as step:
-            made = stand_in_base("stand-in", stand_in, self.roots)
-            step.note = f"{len(made.packages)} packages"
-        with self.ui.step("resolve", f"base vllm ({vllm.image})") as step:
-            digest = self._digest(lock, step)
-        return {"bases": {"stand-in": made, "vllm": registry_base("vllm", vllm, digest)}}
+        bases = dict(lock.bases)
+        if "stand-in" in self.bases:
+            with self.ui.step("resolve", f"base stand-in ({stand_in.suite})") as step:
+                bases["stand-in"] = stand_in_base("stand-in", stand_in, self.roots)
+                step.note = f"{len(bases['stand-in'].packages)} packages"
+        if "vllm" in self.bases:
+            with self.ui.step("resolve", f"base vllm ({vllm.image})") as step:
+                bases["vllm"] = registry_base("vllm", vllm, self._digest(lock, step))
+        return {"bases": bases}
 
     def _digest(self, lock: Lock, step: Step) -> str:
         wanted = self.image.bases.vllm
@@ -111,8 +85,10 @@ class Resolver:
         return now
 
     def _apt(self, lock: Lock) -> dict[str, Any]:
-        closures: dict[str, Any] = {}
+        closures: dict[str, Any] = dict(lock.apt)
         for name, base in sorted(lock.bases.items()):
+            if name not in self.bases:
+                continue
             with self.ui.step("resolve", f"apt packages on {name}") as step:
                 closures[name] = self._apt_on(base, step)
         return {"apt": closures}
@@ -143,7 +119,9 @@ class Resolver:
             toolkit = pins.singles(any_target, wanted.toolkit)
             inspector = pins.singles(any_target, wanted.inspector)
             nccl = pins.singles(any_target, [wanted.nccl])
-            older = pins.singles(any_target, [wanted.nccl_for_tests] if wanted.nccl_for_tests else [])
+            older = pins.singles(
+                any_target, [wanted.nccl_for_tests] if wanted.nccl_for_tests else []
+            )
         with self.ui.step("resolve", f"build tools for {', '.join(targets)}"):
             build = {tag: pins.closure(target, wanted.build) for tag, target in targets.items()}
         with self.ui.step("resolve", f"torch for {bare}"):
@@ -164,7 +142,8 @@ class Resolver:
         with self.ui.step("resolve", f"sources {', '.join(self.image.sources)}"):
             return {
                 "upstream": {
-                    name: pin_source(name, source, self.indexes) for name, source in self.image.sources.items()
+                    name: pin_source(name, source, self.indexes)
+                    for name, source in self.image.sources.items()
                 }
             }
 

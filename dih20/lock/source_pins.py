@@ -27,7 +27,9 @@ def pin_source(name: str, source: Source, indexes: Indexes) -> LockedSource:
         return LockedSource(name=name, kind="sdist", version=file.version, file=file)
     if source.git:
         assert source.commit, "the model lets no git source without a commit through"
-        return LockedSource(name=name, kind="git", version=f"0+g{source.commit[:12]}", commit=source.commit)
+        return LockedSource(
+            name=name, kind="git", version=f"0+g{source.commit[:12]}", commit=source.commit
+        )
     folder = source_folder(source.path or "")
     if not folder.is_dir():
         raise LockError(
@@ -82,7 +84,9 @@ def upstream_requirements(image: ImageConfig, indexes: Indexes) -> list[str]:
     wanted = image.requirements
     source = image.sources[wanted.source]
     without = {canonicalize_name(name) for name in wanted.without}
-    lines = [line for name in wanted.files for line in _read_text(source, name, indexes).splitlines()]
+    lines = [
+        line for name in wanted.files for line in _read_text(source, name, indexes).splitlines()
+    ]
     texts = [line.split("#", 1)[0].strip() for line in lines]
     requirements = [Requirement(text) for text in texts if text and not text.startswith("-")]
     kept = [str(r) for r in requirements if canonicalize_name(r.name) not in without]
@@ -104,7 +108,9 @@ def _read_text(source: Source, name: str, indexes: Indexes) -> str:
         command = ["git", "-C", str(folder), "show", f"{source.commit}:{name}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise _no_file(name, f"{source.git} at {source.commit[:12]} ({done.stderr.strip()[-200:]})")
+            raise _no_file(
+                name, f"{source.git} at {source.commit[:12]} ({done.stderr.strip()[-200:]})"
+            )
         return done.stdout
     if not (folder / name).is_file():
         raise _no_file(name, str(source.path))

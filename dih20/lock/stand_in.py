@@ -55,13 +55,23 @@ def resolve_base(apt: AptRoot, names: Sequence[str]) -> list[LockedFile]:
 def installed_status(apt: AptRoot, packages: Sequence[LockedFile]) -> str:
     """Give the dpkg status text of a machine that holds these packages."""
     stanzas = apt.stanzas([f"{p.name}={p.version}" for p in packages])
-    kept: tuple[str, ...] = ("Package", "Architecture", "Version", "Multi-Arch", "Provides", "Essential", "Priority")
+    kept: tuple[str, ...] = (
+        "Package",
+        "Architecture",
+        "Version",
+        "Multi-Arch",
+        "Provides",
+        "Essential",
+        "Priority",
+    )
     # apt takes a package for another build of itself when one of these differs, Installed-Size included
     kept += ("Installed-Size", "Depends", "Pre-Depends", "Conflicts", "Breaks", "Replaces")
     blocks = []
     for stanza in stanzas:
         lines = [f"{key}: {stanza[key]}" for key in kept if key in stanza]
-        blocks.append("\n".join([*lines, "Status: install ok installed", "Maintainer: -", "Description: -"]))
+        blocks.append(
+            "\n".join([*lines, "Status: install ok installed", "Maintainer: -", "Description: -"])
+        )
     return "\n\n".join(blocks) + "\n"
 
 

@@ -12,12 +12,18 @@ from dih20.cli import Run, task
     help={
         "check": "change nothing; say what is stale or has moved",
         "only": "sections, separated by commas: base, apt, wheels, sources, requirements",
+        "base": "vllm or stand-in: of base and apt, only this one's part",
         "image": "a file in configs/images",
         "offline": "with --check: compare with the configuration only, ask no registry or index",
     },
 )
 def lock(
-    run: Run, check: bool = False, only: str = "", image: str = "di-h20", offline: bool = False
+    run: Run,
+    check: bool = False,
+    only: str = "",
+    base: str = "",
+    image: str = "di-h20",
+    offline: bool = False,
 ) -> dict[str, Any]:
     """Resolve every pin into di.lock.yaml; --check: nothing moved."""
     if check:
@@ -26,4 +32,4 @@ def lock(
         return check_lock(run.ui, only=only, image_name=image, offline=offline)
     from dih20.lock.writing import write_lock
 
-    return write_lock(run.ui, only=only, image_name=image, only_plan=run.plan)
+    return write_lock(run.ui, only=only, base=base, image_name=image, only_plan=run.plan)

@@ -10,7 +10,10 @@ from pathlib import Path
 from dih20.errors import LockError
 from dih20.paths import shown
 
-_VERSION_FILES = (("PKG-INFO", r"^Version: (\S+)"), ("pyproject.toml", r"^version\s*=\s*[\"']([^\"']+)[\"']"))
+_VERSION_FILES = (
+    ("PKG-INFO", r"^Version: (\S+)"),
+    ("pyproject.toml", r"^version\s*=\s*[\"']([^\"']+)[\"']"),
+)
 
 
 def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -18,7 +21,10 @@ def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
     trust = ["-c", f"safe.directory={folder.resolve()}"]
     try:
         done = subprocess.run(
-            ["git", *trust, "-C", str(folder), *arguments], capture_output=True, text=True, check=False
+            ["git", *trust, "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError as fault:
         raise LockError(
@@ -58,14 +64,20 @@ def tree_version(folder: Path) -> str:
             expected="a checkout with a commit",
             remedy="commit or clone it properly, then run the command again",
         )
-    dirty = ".dirty" if git(folder, "status", "--porcelain", "--untracked-files=no").stdout.strip() else ""
+    dirty = (
+        ".dirty"
+        if git(folder, "status", "--porcelain", "--untracked-files=no").stdout.strip()
+        else ""
+    )
     return f"{declared or '0'}+g{commit[:12]}{dirty}"
 
 
 def _declared_version(folder: Path) -> str | None:
     for name, pattern in _VERSION_FILES:
         path = folder / name
-        if path.is_file() and (match := re.search(pattern, path.read_text(errors="replace"), flags=re.M)):
+        if path.is_file() and (
+            match := re.search(pattern, path.read_text(errors="replace"), flags=re.M)
+        ):
             return match[1]
     return None
 

@@ -55,9 +55,13 @@ class WheelPins:
             check_holds_headers(file.filename, self.indexes.members(file))
         return tuple(self.pin(file) for file in files)
 
-    def closure(self, target: Target, wanted: Sequence[str], provided: Iterable[str] = ()) -> tuple[LockedFile, ...]:
+    def closure(
+        self, target: Target, wanted: Sequence[str], provided: Iterable[str] = ()
+    ) -> tuple[LockedFile, ...]:
         """Give everything wanted and what that needs."""
-        return tuple(self.pin(file) for file in resolve(self.shelf, target, wanted, provided=provided))
+        return tuple(
+            self.pin(file) for file in resolve(self.shelf, target, wanted, provided=provided)
+        )
 
     def pin(self, file: IndexFile) -> LockedFile:
         return locked(file, self.indexes.size(file))
@@ -66,7 +70,9 @@ class WheelPins:
         """Give the versions that belong to the wanted CUDA release, as its meta package lists them."""
         if self._release is None:
             requirement = Requirement(self.image.wheels.cuda_release)
-            found = wheels_of(self.shelf, target, canonicalize_name(requirement.name), requirement.specifier)
+            found = wheels_of(
+                self.shelf, target, canonicalize_name(requirement.name), requirement.specifier
+            )
             if not found:
                 raise self._nothing(target, requirement.name, requirement.specifier)
             header = HeaderParser().parsestr(self.indexes.metadata(found[0]))
