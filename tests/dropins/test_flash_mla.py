@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import subprocess
+import sys
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import flash_mla
@@ -251,3 +254,17 @@ def test_the_interface_module_has_upstreams_names() -> None:
     ):
         assert hasattr(flash_mla_interface, name)
     assert not isinstance(FlashMLASchedMeta(), torch.Tensor)
+
+
+def test_it_imports_without_torch_and_without_h20_ops() -> None:
+    """A wheel is tried alone in its image; what it needs comes beside it later."""
+    folder = Path(flash_mla.__file__).resolve().parents[1]
+    code = (
+        "import sys; sys.modules.update(torch=None, h20_ops=None)\n"
+        "import flash_mla, flash_mla.flash_mla_interface as i\n"
+        "print(i.FlashMLASchedMeta().have_initialized, flash_mla.__version__)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == f"False {flash_mla.__version__}"

@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from h20_ops.errors import UnsupportedError
-
 VARIABLE = "H20_OPS_BACKEND"
 
 
@@ -23,6 +21,8 @@ def operator(name: str) -> Callable[..., Any]:
     elif wanted == "kernel":
         import h20_ops as source  # type: ignore[no-redef]
     else:
+        from h20_ops.errors import UnsupportedError
+
         raise UnsupportedError(
             f"{VARIABLE}={wanted!r}",
             "kernel (the default) or twin (plain torch, slow)",

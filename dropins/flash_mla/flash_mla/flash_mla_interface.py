@@ -1,13 +1,19 @@
-"""FlashMLA's attention calls and its scheduling metadata, served by h20_ops."""
+"""FlashMLA's attention calls and its scheduling metadata, served by h20_ops.
+
+torch and h20_ops are imported by the first call, so that the package imports anywhere.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-
-import torch
+from typing import TYPE_CHECKING
 
 from flash_mla.backend import operator
-from h20_ops.kv_cache import V41_FP4, V41_FP8, KvLayout
+
+if TYPE_CHECKING:
+    import torch
+
+    from h20_ops.kv_cache import KvLayout
 
 
 @dataclass(kw_only=True)
@@ -101,6 +107,10 @@ def flash_mla_with_kvcache(
     Returns:
         out bf16 (b, s_q, h_q, 512), lse fp32 (b, h_q, s_q), natural logarithm.
     """
+    import torch
+
+    from h20_ops.kv_cache import V41_FP4, V41_FP8
+
     assert isinstance(tile_scheduler_metadata, FlashMLASchedMeta), (
         f"tile_scheduler_metadata: FlashMLASchedMeta expected, got {type(tile_scheduler_metadata)}"
     )
@@ -158,6 +168,8 @@ def flash_mla_with_kvcache(
 
 
 def _layout_of(cache: torch.Tensor, name: str, known: dict[int, KvLayout]) -> KvLayout:
+    import torch
+
     assert cache.dtype in (torch.uint8, torch.int8, torch.float8_e4m3fn), (
         f"{name}: uint8, int8 or float8_e4m3fn expected, got {cache.dtype}"
     )
