@@ -51,10 +51,12 @@ class PrivateEngine:
         self._run = Path(tempfile.mkdtemp(prefix="dih20-", dir="/run"))
         argv = ["dockerd", "--host", self.url, "--data-root", str(data)]
         argv += ["--exec-root", str(self._run / "exec"), "--pidfile", str(self._run / "docker.pid")]
-        argv += ["--containerd-namespace", self._run.name, "--bridge", "none", "--iptables=false"]
+        # mkdtemp's names may end in _, which containerd does not take.
+        namespace = f"dih20-{self._run.name.encode().hex()}"
+        argv += ["--containerd-namespace", namespace, "--bridge", "none", "--iptables=false"]
         argv += [
             "--containerd-plugins-namespace",
-            f"{self._run.name}-plugins",
+            f"{namespace}-plugins",
             "--ip-forward=false",
         ]
         argv += ["--config-file", str(self._empty_config()), "--log-level", "warn"]
