@@ -100,7 +100,7 @@ def _importable_flash_mla() -> Any | None:
         import flash_mla  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         return None
-    return None if "h20_ops" in (flash_mla.__doc__ or "") else flash_mla
+    return None if getattr(flash_mla, "IS_H20_DROP_IN", False) else flash_mla
 
 
 def _bytes(s_q: int, s_kv: int, topk: int, heads: int) -> float:
