@@ -13,7 +13,7 @@ import pytest
 
 from dih20.paths import REPOSITORY
 
-Start = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 Lock = Callable[..., None]
 
 
@@ -57,13 +57,15 @@ def lock_only(checkout: Path) -> Lock:
 
 
 @pytest.fixture
-def start(checkout: Path, tmp_path: Path) -> Start:
-    """Run the copy's ./inv from another folder."""
+def run_clean(tmp_path: Path) -> Run:
+    """Run a command as somebody at a shell would, without standard input."""
 
-    def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *command: str, cwd: Path = tmp_path, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(checkout / "inv"), *args],
-            cwd=tmp_path,
+            command,
+            cwd=cwd,
             env=clean_env(**(env or {})),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -71,5 +73,15 @@ def start(checkout: Path, tmp_path: Path) -> Start:
             timeout=300,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def start(checkout: Path, run_clean: Run) -> Run:
+    """Run the copy's ./inv from another folder."""
+
+    def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return run_clean(str(checkout / "inv"), *args, env=env)
 
     return run

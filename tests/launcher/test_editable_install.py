@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dih20.errors import INTERNAL_FAULT
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_an_editable_install_runs_tasks_by_plain_invoke(checkout: Path, tmp_path: Path) -> None:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DI_") and k != "PYTHONPATH"}
-
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=checkout,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
+@pytest.mark.docker
+def test_an_editable_install_runs_tasks_by_plain_invoke(
+    checkout: Path, run_clean: Run, private_engine: Any, tmp_path: Path
+) -> None:
     fresh = tmp_path / "fresh"
-    made = run(sys.executable, "-m", "venv", str(fresh))
+    made = run_clean(sys.executable, "-m", "venv", str(fresh))
     assert made.returncode == 0, made.stderr
-    installed = run(str(fresh / "bin/python"), "-m", "pip", "install", "-q", "-e", ".")
+    pip = [str(fresh / "bin/python"), "-m", "pip", "install", "-q", "--no-compile"]
+    installed = run_clean(*pip, "-e", ".", cwd=checkout)
     assert installed.returncode == 0, installed.stderr
 
-    listed = run(str(fresh / "bin/invoke"), "--list")
+    listed = run_clean(str(fresh / "bin/invoke"), "--list", cwd=checkout)
     assert listed.returncode == 0, listed.stderr
     for name in ("build-vendor", "patch", "doctor"):
         assert name in listed.stdout
 
-    planned = run(str(fresh / "bin/invoke"), "build-vendor", "--plan")
-    assert "Traceback" not in planned.stderr + planned.stdout
-    assert "No module named" not in planned.stderr + planned.stdout
-    assert planned.returncode == 0, planned.stdout + planned.stderr
+    command = ["build-vendor", "--plan"]
+    engine = {"DOCKER_HOST": private_engine.url}
+    plain = run_clean(str(fresh / "bin/invoke"), *command, cwd=checkout, env=engine)
+    launched = run_clean(
+        str(checkout / "inv"), *command, cwd=checkout, env={**engine, "DI_PYTHON": sys.executable}
+    )
+    assert plain.stdout == launched.stdout != ""
+    assert plain.returncode == launched.returncode != INTERNAL_FAULT
+    assert "No module named" not in plain.stderr + plain.stdout
+    assert "Traceback" not in plain.stderr + plain.stdout

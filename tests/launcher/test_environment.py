@@ -15,12 +15,12 @@ import pytest
 from dih20 import bootstrap
 from dih20.paths import REPOSITORY
 
-Start = Callable[..., subprocess.CompletedProcess[str]]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 Lock = Callable[..., None]
 
 
 def test_the_first_start_makes_the_environment_and_the_next_ones_use_it(
-    start: Start, lock_only: Lock, checkout: Path
+    start: Run, lock_only: Lock, checkout: Path
 ) -> None:
     first = start("--list")
     assert first.returncode == 0, first.stderr
@@ -70,7 +70,7 @@ def test_two_starts_at_once_make_one_environment(
 
 
 def test_a_package_that_is_not_the_locked_file_is_refused_and_nothing_is_stamped(
-    start: Start, lock_only: Lock, checkout: Path
+    start: Run, lock_only: Lock, checkout: Path
 ) -> None:
     lock = checkout / "requirements/base.lock"
     lines = lock.read_text().splitlines()
@@ -99,7 +99,7 @@ def _old_python(folder: Path) -> str:
 
 
 def test_a_python_that_is_too_old_gets_one_line(
-    start: Start, lock_only: Lock, tmp_path: Path
+    start: Run, lock_only: Lock, tmp_path: Path
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -115,7 +115,7 @@ def test_a_python_that_is_too_old_gets_one_line(
     assert f"python >= 3.11 is needed, found: {version}; install python3.11 or newer" in done.stderr
 
 
-def test_no_python_at_all_gets_one_line(start: Start, lock_only: Lock, tmp_path: Path) -> None:
+def test_no_python_at_all_gets_one_line(start: Run, lock_only: Lock, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("sh", "dirname", "cksum", "cat"):
@@ -128,7 +128,7 @@ def test_no_python_at_all_gets_one_line(start: Start, lock_only: Lock, tmp_path:
 
 
 def test_a_folder_of_somebody_elses_is_neither_used_nor_deleted(
-    start: Start, lock_only: Lock, tmp_path: Path
+    start: Run, lock_only: Lock, tmp_path: Path
 ) -> None:
     folder = tmp_path / "my thesis"
     folder.mkdir()
@@ -139,7 +139,7 @@ def test_a_folder_of_somebody_elses_is_neither_used_nor_deleted(
     assert (folder / "chapter 1.txt").read_text() == "words"
 
 
-def test_a_python_given_by_the_user_is_used_as_it_is(start: Start, checkout: Path) -> None:
+def test_a_python_given_by_the_user_is_used_as_it_is(start: Run, checkout: Path) -> None:
     done = start("--list", env={"DI_PYTHON": sys.executable})
     assert done.returncode == 0, done.stderr
     assert "doctor" in done.stdout
