@@ -40,7 +40,7 @@ def install(folder: Path, lock: Path, stamp: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             venv.create(folder, with_pip=True, symlinks=True)
-        except subprocess.CalledProcessError:
+        except (subprocess.CalledProcessError, SystemExit):  # Debian's venv exits by itself
             shutil.rmtree(folder, ignore_errors=True)
             version = "%d.%d" % sys.version_info[:2]
             sys.exit(
