@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from dih20.config.mirrors import Mirrors
@@ -19,11 +19,18 @@ def open_session(mirrors: Mirrors, *, ca_bundle: str | None = None) -> requests.
     from requests.adapters import HTTPAdapter
     from urllib3.util.retry import Retry
 
-    session = requests.Session()
+    verify = _bundle(mirrors.ca_bundle or ca_bundle)
+    proxies = {"http": mirrors.proxy, "https": mirrors.proxy} if mirrors.proxy else None
+
+    class Session(requests.Session):
+        """What is configured wins over the environment, which requests would put first."""
+
+        def request(self, *args: Any, **options: Any) -> requests.Response:
+            return super().request(*args, **{"verify": verify, "proxies": proxies, **options})
+
+    session = Session()
     session.headers["User-Agent"] = "dih20"
-    session.verify = _bundle(mirrors.ca_bundle or ca_bundle)
-    if mirrors.proxy:
-        session.proxies = {"http": mirrors.proxy, "https": mirrors.proxy}
+    session.verify = verify
     retry = Retry(
         total=mirrors.retries,
         backoff_factor=0.3,

@@ -130,23 +130,27 @@ def private_apt(suite: str, architecture: str, mirror: str, *, family: str) -> I
             remedy=f"run `apt-get install {keyring.stem}`, then the command again",
         )
     with tempfile.TemporaryDirectory(prefix="dih20-apt-") as name:
-        folder = Path(name)
-        for part in (
-            "etc/apt",
-            "var/lib/apt/lists/partial",
-            "var/cache/apt/archives/partial",
-            "var/lib/dpkg",
-            "log",
-        ):
-            (folder / part).mkdir(parents=True)
-        (folder / "etc/apt/sources.list").write_text(
-            f"deb [signed-by={keyring}] {mirror} {suite} main\n"
-        )
-        (folder / "apt.conf").write_text(_configuration(folder, architecture))
-        root = AptRoot(folder=folder, suite=suite, architecture=architecture, mirror=mirror)
-        root.set_installed("")
-        root.update()
-        yield root
+        yield prepare_root(Path(name), suite, architecture, mirror, source=f"[signed-by={keyring}]")
+
+
+def prepare_root(
+    folder: Path, suite: str, architecture: str, mirror: str, *, source: str
+) -> AptRoot:
+    """Fill a folder as a private apt root and read the suite's lists; `source` are the source's options."""
+    for part in (
+        "etc/apt",
+        "var/lib/apt/lists/partial",
+        "var/cache/apt/archives/partial",
+        "var/lib/dpkg",
+        "log",
+    ):
+        (folder / part).mkdir(parents=True)
+    (folder / "etc/apt/sources.list").write_text(f"deb {source} {mirror} {suite} main\n")
+    (folder / "apt.conf").write_text(_configuration(folder, architecture))
+    root = AptRoot(folder=folder, suite=suite, architecture=architecture, mirror=mirror)
+    root.set_installed("")
+    root.update()
+    return root
 
 
 def _configuration(folder: Path, architecture: str) -> str:
