@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING
 from h20_ops.lazy import make_lazy
 
 if TYPE_CHECKING:
+    from h20_ops.load_kv import load_kv as load_kv
     from h20_ops.sparse_mla_decode import sparse_mla_decode as sparse_mla_decode
     from h20_ops.sparse_mla_prefill import sparse_mla_prefill as sparse_mla_prefill
+    from h20_ops.store_kv import store_kv as store_kv
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "sparse_mla_decode", "sparse_mla_prefill"]
+__all__ = ["__version__", "load_kv", "sparse_mla_decode", "sparse_mla_prefill", "store_kv"]
 
-make_lazy(
-    __name__,
-    {
-        "sparse_mla_prefill": "h20_ops.sparse_mla_prefill",
-        "sparse_mla_decode": "h20_ops.sparse_mla_decode",
-    },
-)
+make_lazy(__name__, {name: f"h20_ops.{name}" for name in __all__ if name != "__version__"})

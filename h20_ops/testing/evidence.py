@@ -42,6 +42,17 @@ OPERATOR_SOURCES: dict[str, tuple[str, ...]] = {
         "h20_ops/testing/cases_decode.py",
         "tests/gpu/test_sparse_mla_decode.py",
     ),
+    "kv_records": (
+        "h20_ops/store_kv.py",
+        "h20_ops/load_kv.py",
+        "h20_ops/cuda/kv_records*",
+        "h20_ops/torch_ref/*_kv.py",
+        "h20_ops/kv_cache/identify.py",
+        "h20_ops/kv_cache/row_arguments.py",
+        "h20_ops/testing/byte_writer.py",
+        "h20_ops/testing/cases_decode.py",
+        "tests/gpu/test_kv_records.py",
+    ),
     "flash_mla": (
         "dropins/flash_mla/flash_mla/*.py",
         "h20_ops/sparse_mla_*.py",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import h20_ops
+from h20_ops import torch_ref
+from h20_ops.errors import DeviceError, UnsupportedError
 from h20_ops.kv_cache import (
     INDEX_FP8_FP32,
     INDEX_MXFP4,
@@ -211,3 +214,31 @@ def test_a_layout_describes_where_its_bytes_are() -> None:
         "  scales: ue8m0, channels 0..447, byte B*576 + t*8 + d//64",
         "  plain: bf16, channels 448..511, byte t*576 + 448 + 2*((d-448)//1)",
     ]
+
+
+def test_a_cpu_tensor_or_a_foreign_layout_never_reaches_a_kernel() -> None:
+    cache = torch.zeros((2, 4, 1, 528), dtype=torch.uint8)
+    slots = torch.tensor([1], dtype=torch.int32)
+    kv = torch.zeros((1, 512), dtype=torch.bfloat16)
+    for call in (
+        lambda: h20_ops.store_kv(cache, slots, kv, layout=V41_FP8),
+        lambda: h20_ops.load_kv(cache, slots, layout=V41_FP8),
+    ):
+        with pytest.raises(DeviceError, match=r"(?s)found: tensors on cpu.*next: .*torch_ref"):
+            call()
+    with pytest.raises(UnsupportedError, match="layout v41_fp8_page_split"):
+        h20_ops.load_kv(cache, slots, layout=V41_FP8_PAGE_SPLIT)
+    with pytest.raises(AssertionError, match=r"slots: torch\.int32 expected, got torch\.int64"):
+        h20_ops.store_kv(cache, slots.long(), kv, layout=V41_FP8)
+    with pytest.raises(AssertionError, match=r"kv: shape \(1, 512\) expected, got \(2, 512\)"):
+        torch_ref.store_kv(cache, slots, kv.repeat(2, 1), layout=V41_FP8)
+
+
+def test_the_twins_of_store_and_load_are_the_records() -> None:
+    cache = empty_cache(2, 4, V41_FP4)
+    slots = torch.tensor([6, -1], dtype=torch.int32)
+    kv = torch.full((2, 512), 3.0, dtype=torch.bfloat16)
+    torch_ref.store_kv(cache, slots, kv, layout=V41_FP4)
+    loaded = torch_ref.load_kv(cache, slots, layout=V41_FP4)
+    assert loaded.dtype == torch.bfloat16
+    assert loaded[0].equal(kv[0]) and not loaded[1].any()
