@@ -1,0 +1,350 @@
+"""Build the di-h20 image: each step in a container of the one before it, kept as one layer.
+
+A step's key is over its script, what it calls, its locked inputs, its variables and the key of the
+step before it. A step whose key an image of this engine carries is a hit; else the line says which
+part changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dih20.config import ImageConfig
+from dih20.console import Console
+from dih20.errors import ImageError
+from dih20.image import standin
+from dih20.image.inputs import StepInputs, inputs_of
+from dih20.image.run_step import ROLE, StepRun, remove_leftovers, run_step, seal
+from dih20.image.staging import local_folder
+from dih20.image.steps import Step, load_steps, refuse_stubs
+from dih20.lock import Base, Lock
+from dih20.paths import build_dir, cache_dir
+from dih20.plan import Action, Plan
+
+if TYPE_CHECKING:
+    import docker
+
+FORMAT = "1"  # raise it when the way steps are run changes, so that no older layer is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """A step with its key, and the image that has it already, or why none has."""
+
+    step: Step
+    inputs: StepInputs
+    key: str
+    hit: str | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltImage:
+    """What exists now. The identity is the key of the last step; it names the tag."""
+
+    id: str
+    tag: str
+    identity: str
+    base: str
+    steps: tuple[StepPlan, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        steps = [
+            {"name": s.step.name, "key": s.key, "hit": s.hit is not None, "why": s.why}
+            for s in self.steps
+        ]
+        return {
+            "id": self.id,
+            "tag": self.tag,
+            "identity": self.identity,
+            "base": self.base,
+            "steps": steps,
+        }
+
+
+def build_image(
+    ui: Console,
+    client: docker.DockerClient,
+    config: ImageConfig,
+    lock: Lock,
+    *,
+    labels: Mapping[str, str] | None = None,
+    steps: Sequence[Step] | None = None,
+) -> BuiltImage:
+    """Give the image, running only the steps that no image of this engine answers.
+
+    Args:
+        labels: labels beside the ones that this package knows, such as the patchset's identity.
+        steps: other steps than those of images/di-h20.
+    """
+    base = lock.base(config.base)
+    base.require_digest()
+    chosen = load_steps() if steps is None else tuple(steps)
+    with _only_build(client), _ended_by_signal():
+        remove_leftovers(client)
+        current = base_image(ui, client, lock, base)
+        _check_base(client, current, base)
+        done: list[StepPlan] = []
+        for number, step in enumerate(chosen, 1):
+            plan = plan_step(
+                client, step, lock, base, parent=current, before=done[-1] if done else None
+            )
+            log = build_dir() / "logs" / f"image-{base.name}-{step.name}.log"
+            with ui.step("layer", step.name) as line:
+                line.status, line.note = ("hit" if plan.hit else "miss"), plan.why
+                current = plan.hit or _run(
+                    ui,
+                    client,
+                    plan,
+                    base,
+                    parent=current,
+                    number=number,
+                    count=len(chosen),
+                    log=log,
+                )
+            done.append(plan)
+        return _sealed(ui, client, config, lock, base, current, tuple(done), labels or {})
+
+
+def make_plan(
+    client: docker.DockerClient | None,
+    config: ImageConfig,
+    lock: Lock,
+    steps: Sequence[Step] | None = None,
+) -> Plan:
+    """Give an action per layer; without an engine it is not known which of them are there."""
+    base = lock.base(config.base)
+    base.require_digest()
+    actions = [
+        Action(verb="use", target=f"base {base.name}", why=base.image or base.suite, needed=False)
+    ]
+    before: StepPlan | None = None
+    for step in load_steps() if steps is None else steps:
+        plan = plan_step(client, step, lock, base, parent=None, before=before)
+        needed = None if client is None else plan.hit is None
+        actions.append(Action(verb="run", target=f"step {step.name}", why=plan.why, needed=needed))
+        before = plan
+    key = before.key if before else ""
+    actions.append(
+        Action(verb="tag", target=f"{config.name}:{key[:12]}", needed=actions[-1].needed)
+    )
+    return Plan(title=f"build {config.name} on {base.name}", actions=tuple(actions))
+
+
+def plan_step(
+    client: docker.DockerClient | None,
+    step: Step,
+    lock: Lock,
+    base: Base,
+    *,
+    parent: str | None,
+    before: StepPlan | None,
+) -> StepPlan:
+    """Give a step's key and the image that answers it; parent=None leaves the layers unchecked."""
+    inputs = inputs_of(step, lock, base)
+    below = (
+        before.key
+        if before
+        else standin.key_of(base)
+        if base.is_stand_in
+        else base.require_digest()
+    )
+    parts = {"format": FORMAT, **inputs.parts, "step below": below}
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    shown_inputs = StepInputs(files=inputs.files, parts=parts)
+    if client is None:
+        return StepPlan(step=step, inputs=shown_inputs, key=key, hit=None, why="")
+    found = _answering(client, key, parent)
+    why = "script and inputs unchanged" if found else _why_missed(client, step, base, parts)
+    return StepPlan(step=step, inputs=shown_inputs, key=key, hit=found, why=why)
+
+
+def base_image(ui: Console, client: docker.DockerClient, lock: Lock, base: Base) -> str:
+    """Give the id of the base in this engine; the stand-in is loaded, a registry base must be there."""
+    from docker.errors import ImageNotFound
+
+    if base.is_stand_in:
+        return str(client.images.get(standin.load(ui, client, lock)).id)
+    try:
+        return str(client.images.get(base.reference).id)
+    except ImageNotFound:
+        raise ImageError(
+            found=f"the engine holds no {base.reference}",
+            expected=f"the base {base.image} at its locked digest; builds do not download",
+            remedy=f"docker pull {base.reference}",
+        ) from None
+
+
+def _check_base(client: docker.DockerClient, image: str, base: Base) -> None:
+    config = client.images.get(image).attrs.get("Config") or {}
+    refuse_stubs(config.get("Env") or [], f"the base {base.image or base.name}")
+
+
+def _run(
+    ui: Console,
+    client: docker.DockerClient,
+    plan: StepPlan,
+    base: Base,
+    *,
+    parent: str,
+    number: int,
+    count: int,
+    log: Any,
+) -> str:
+    labels = {
+        "dih20.owner": "dih20",
+        "dih20.role": ROLE,
+        "dih20.base": base.name,
+        "dih20.step": plan.step.name,
+        "dih20.step-key": plan.key,
+        "dih20.step-parts": json.dumps(plan.inputs.parts, sort_keys=True),
+    }
+    with local_folder(plan.inputs.files) as folder:
+        run = StepRun(
+            number=number,
+            count=count,
+            name=plan.step.name,
+            parent=parent,
+            folder=folder,
+            env=plan.step.env,
+            log=log,
+        )
+        return run_step(ui, client, run, labels)
+
+
+def _sealed(
+    ui: Console,
+    client: docker.DockerClient,
+    config: ImageConfig,
+    lock: Lock,
+    base: Base,
+    image: str,
+    steps: tuple[StepPlan, ...],
+    labels: Mapping[str, str],
+) -> BuiltImage:
+    """Tag the image with what it is; the same labels on the same layers are left as they are."""
+    identity = steps[-1].key
+    tag = f"{config.name}:{identity[:12]}"
+    refuse_stubs(
+        [f"{name}={value}" for name, value in config.environment.items()], f"image {config.name}"
+    )
+    wanted = {
+        "dih20.role": "image",
+        "dih20.identity": identity,
+        "dih20.lock": lock.identity,
+        "dih20.python-tag": base.python_tag,
+        "dih20.torch": base.torch,
+        "dih20.patchset": "none",
+        **labels,
+    }
+    with ui.step("tag", tag) as line:
+        present = _present(client, tag)
+        if (
+            present
+            and _says(present, wanted, config.environment)
+            and _layers(present) == _layers_of(client, image)
+        ):
+            line.status, line.note = "hit", "labels unchanged"
+            found = str(present["Id"])
+        else:
+            found = seal(client, image, tag=tag, env=config.environment, labels=wanted)
+        line.note = line.note or found[7:19]
+    return BuiltImage(id=found, tag=tag, identity=identity, base=base.name, steps=steps)
+
+
+def _answering(client: docker.DockerClient, key: str, parent: str | None) -> str | None:
+    """Give the step image with this key whose layers lie on the parent's."""
+    filters = {"label": [f"dih20.role={ROLE}", f"dih20.step-key={key}"]}
+    for entry in client.api.images(all=True, filters=filters):
+        if parent is None:
+            return str(entry["Id"])
+        below, own = _layers_of(client, parent), _layers_of(client, entry["Id"])
+        if own[: len(below)] == below and len(own) - len(below) <= 1:
+            return str(entry["Id"])
+    return None
+
+
+def _why_missed(
+    client: docker.DockerClient, step: Step, base: Base, parts: Mapping[str, str]
+) -> str:
+    """Name the parts that differ from the newest image that this step made on this base."""
+    filters = {
+        "label": [f"dih20.role={ROLE}", f"dih20.base={base.name}", f"dih20.step={step.name}"]
+    }
+    entries = client.api.images(all=True, filters=filters)
+    if not entries:
+        return "never built in this engine"
+    newest = max(entries, key=lambda entry: int(entry["Created"]))
+    was = json.loads((newest.get("Labels") or {}).get("dih20.step-parts", "{}"))
+    changed = sorted(name for name in was.keys() | parts.keys() if was.get(name) != parts.get(name))
+    return f"changed: {', '.join(changed)}" if changed else "the layer below is another one"
+
+
+def _present(client: docker.DockerClient, tag: str) -> dict[str, Any] | None:
+    from docker.errors import ImageNotFound
+
+    try:
+        return dict(client.images.get(tag).attrs)
+    except ImageNotFound:
+        return None
+
+
+def _says(image: dict[str, Any], labels: Mapping[str, str], env: Mapping[str, str]) -> bool:
+    config = image.get("Config") or {}
+    variables = {f"{name}={value}" for name, value in env.items()}
+    return labels.items() <= (config.get("Labels") or {}).items() and variables <= set(
+        config.get("Env") or []
+    )
+
+
+def _layers(image: dict[str, Any]) -> list[str]:
+    return list(image["RootFS"].get("Layers") or [])
+
+
+def _layers_of(client: docker.DockerClient, image: str) -> list[str]:
+    return _layers(client.images.get(image).attrs)
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Let SIGTERM end the build the way an interrupt does, so that its container is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _only_build(client: docker.DockerClient) -> Iterator[None]:
+    """Let one build at a time work on an engine, so that what it finds left over is really left over."""
+    info = client.info()  # engines on one machine may share an ID (Docker 20.10), never a data root
+    engine = f"{info.get('ID')} {info.get('DockerRootDir')}"
+    name = hashlib.sha256(engine.encode()).hexdigest()[:12]
+    folder = cache_dir() / "builds"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.guard").open("w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ImageError(
+                found="another image build runs on this engine",
+                expected="one at a time",
+                remedy="wait for it to end, then run the command again",
+            ) from None
+        yield

@@ -1,0 +1,167 @@
+"""Run one step in a container of the image before it, and commit what it left as one layer."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dih20.console import Console
+from dih20.errors import EngineError, HeaderMismatch, ImageError, NcclMismatch
+from dih20.image.inside import headers, nccl
+from dih20.image.output_lines import advice, error_lines, lines_of
+from dih20.paths import shown
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
+
+COMMAND = ("/bin/sh", "-eu", "/mnt/step.sh")
+ROLE = "image-step"
+_NAME = "dih20-image-step-"
+_KINDS = {headers.MISMATCH: HeaderMismatch, nccl.MISMATCH: NcclMismatch}
+_KEPT_CONFIG = (
+    "User",
+    "WorkingDir",
+    "ExposedPorts",
+    "Volumes",
+    "StopSignal",
+    "Healthcheck",
+    "Shell",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRun:
+    """One step as the engine is to run it. `folder` is what it sees as /mnt."""
+
+    number: int
+    count: int
+    name: str
+    parent: str
+    folder: Path
+    env: Mapping[str, str]
+    log: Path
+
+
+def run_step(
+    ui: Console, client: docker.DockerClient, run: StepRun, labels: Mapping[str, str]
+) -> str:
+    """Give the id of the new image; raise ImageError with the step's own error lines."""
+    with _container(client, run) as container:
+        lines = list(_follow(ui, container, run.log))
+        code = int(container.wait()["StatusCode"])
+        if code != 0:
+            raise _failure(run, code, lines)
+        config = image_config(client, run.parent, env=run.env, labels=labels)
+        return str(container.commit(conf=config, message=f"dih20 step {run.name}").id)
+
+
+def seal(
+    client: docker.DockerClient,
+    image: str,
+    *,
+    tag: str,
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> str:
+    """Give the id of a tagged image with the same layers, and these labels and variables."""
+    repository, _, version = tag.rpartition(":")
+    container = client.containers.create(image, entrypoint=["/bin/true"], network_mode="none")
+    try:
+        config = image_config(client, image, env=env, labels=labels)
+        return str(container.commit(repository=repository, tag=version, conf=config).id)
+    finally:
+        container.remove(force=True)
+
+
+def image_config(
+    client: docker.DockerClient, parent: str, *, env: Mapping[str, str], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Keep what the parent says of itself: the step's own command and user must not stay in the image."""
+    was = client.images.get(parent).attrs.get("Config") or {}
+    kept = {name: was[name] for name in _KEPT_CONFIG if was.get(name)}
+    variables = dict(entry.partition("=")[::2] for entry in was.get("Env") or [])
+    variables |= env
+    return {
+        **kept,
+        "Entrypoint": was.get("Entrypoint") or [],
+        "Cmd": was.get("Cmd") or [],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "Labels": {**(was.get("Labels") or {}), **labels},
+    }
+
+
+def remove_leftovers(client: docker.DockerClient) -> int:
+    """Remove step containers of a build that was killed; give how many there were."""
+    # By name: a label of the container would be handed down to the image and to all made from it.
+    leftovers = [c for c in client.containers.list(all=True) if str(c.name).startswith(_NAME)]
+    for container in leftovers:
+        container.remove(force=True)
+    return len(leftovers)
+
+
+@contextlib.contextmanager
+def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]:
+    from docker.errors import DockerException
+    from docker.types import Mount
+
+    config = client.images.get(run.parent).attrs.get("Config") or {}
+    try:
+        container = client.containers.create(
+            run.parent,
+            name=f"{_NAME}{secrets.token_hex(6)}",
+            entrypoint=list(COMMAND),
+            command=[],
+            **(
+                {"user": "0:0"} if config.get("User") else {}
+            ),  # what is set here stays in the image
+            environment=dict(run.env),
+            network_mode="none",
+            mounts=[Mount("/mnt", str(run.folder), type="bind", read_only=True)],
+        )
+    except DockerException as problem:
+        raise EngineError(
+            found=f"no container can be made from {run.parent}: {problem}",
+            expected="an engine on this machine that may mount folders of the cache",
+            remedy="see the engine's log; an engine on another machine is reached with --host",
+        ) from None
+    try:
+        container.start()
+        yield container
+    finally:
+        # Also on an interrupt: nothing of a broken-off build may stay.
+        with contextlib.suppress(DockerException):
+            container.remove(force=True)
+
+
+def _follow(ui: Console, container: Container, log: Path) -> Iterator[str]:
+    """Print and log each line as it comes; give them all for the error report."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8", errors="backslashreplace") as out:
+        out.write(f"# {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        for line in lines_of(container.logs(stream=True, follow=True)):
+            out.write(line + "\n")
+            out.flush()
+            ui.line(f"    {line}", style="dim")
+            yield line
+
+
+def _failure(run: StepRun, code: int, lines: list[str]) -> ImageError:
+    own = "\n".join(f"  {line}" for line in error_lines(lines)) or "  (it printed nothing)"
+    kind = _KINDS.get(code, ImageError)
+    known = advice(lines)
+    expected = {
+        HeaderMismatch: "every required header, of the toolkit's CUDA release",
+        NcclMismatch: "one NCCL: the locked one in the header, the distribution and the process",
+    }.get(kind, "exit code 0")
+    killed = " (killed, most likely for memory)" if code == 137 else ""
+    return kind(
+        found=f"step {run.number} of {run.count}, {run.name}: `{' '.join(COMMAND)}` exited {code}{killed}:\n{own}",
+        expected=expected,
+        remedy=f"{known or 'mend what these lines name'}; full log: {shown(run.log)}",
+    )

@@ -1,0 +1,52 @@
+"""`inv build-image` and `inv render-dockerfile`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dih20.cli import Run, task
+
+
+@task(
+    changes=True,
+    help={
+        "base": "vllm or stand-in; without it, what configs/images says",
+        "image": "a file in configs/images",
+        "host": "build in the engine of this host (a file in configs/hosts)",
+        "dockerfile": "build this Dockerfile of yours instead, with the engine's classic builder",
+        "tag": "the tag of an image from --dockerfile",
+    },
+)
+def build_image(
+    run: Run,
+    base: str = "",
+    image: str = "di-h20",
+    host: str = "",
+    dockerfile: str = "",
+    tag: str = "di-h20-user:latest",
+) -> dict[str, Any]:
+    """The di-h20 image, layer by layer, without network; each line says hit or miss and why."""
+    from pathlib import Path
+
+    from dih20.image import command
+
+    if dockerfile:
+        return command.build_from_dockerfile(run.ui, Path(dockerfile), tag=tag, plan_only=run.plan)
+    return command.build_image(run.ui, base=base, image=image, host=host, plan_only=run.plan)
+
+
+@task(
+    changes=True,
+    help={
+        "base": "vllm or stand-in; without it, what configs/images says",
+        "image": "a file in configs/images",
+        "into": "the folder to write; without it, build/dockerfile-NAME",
+    },
+)
+def render_dockerfile(
+    run: Run, base: str = "", image: str = "di-h20", into: str = ""
+) -> dict[str, Any]:
+    """The same steps as a Dockerfile with its inputs beside it, for BuildKit."""
+    from dih20.image import render
+
+    return render.render_dockerfile(run.ui, base=base, image=image, into=into, plan_only=run.plan)
