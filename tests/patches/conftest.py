@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dih20.lock import Lock, LockedFile, LockedSource
 from dih20.patches.applying import Outcome, apply_all
 from dih20.patches.series import Patch
 from dih20.patches.tree import Tree
@@ -89,3 +93,47 @@ def contents(tree: Tree) -> Files:
 @pytest.fixture(name="contents")
 def contents_fixture() -> Callable[[Tree], Files]:
     return contents
+
+
+@pytest.fixture
+def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A patches folder of the test's own, and build and cache folders too."""
+    folder = tmp_path / "patches"
+    (folder / "sm90").mkdir(parents=True)
+    (folder / "user").mkdir()
+    (folder / "sm90/series").write_text("# none\n")
+    monkeypatch.setattr("dih20.patches.series.patches_dir", lambda: folder)
+    monkeypatch.setenv("DI_BUILD", str(tmp_path / "build"))
+    monkeypatch.setenv("DI_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+@pytest.fixture
+def sdist_lock(patches: Path) -> Callable[[Files], Lock]:
+    """Give a function that makes a lock naming an sdist which is in the cache."""
+
+    def make(files: Files) -> Lock:
+        """Pack an sdist into the cache and give a lock that names it."""
+        from dih20.fetch.cache import place
+
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+            for name, content in files.items():
+                member = tarfile.TarInfo(f"deepinfer-0.1.0/{name}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        data = packed.getvalue()
+        file = LockedFile(
+            name="deepinfer",
+            version="0.1.0",
+            filename="deepinfer-0.1.0.tar.gz",
+            sha256=hashlib.sha256(data).hexdigest(),
+            size_bytes=len(data),
+            kind="sdist",
+        )
+        place(file).parent.mkdir(parents=True, exist_ok=True)
+        place(file).write_bytes(data)
+        source = LockedSource(name="deepinfer", kind="sdist", version="0.1.0", file=file)
+        return Lock(image="di-h20", upstream={"deepinfer": source})
+
+    return make

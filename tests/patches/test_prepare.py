@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import shutil
 import subprocess
-import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,53 +12,16 @@ import pytest
 
 from dih20.console import Console
 from dih20.errors import FetchError, PatchError, PatchMalformed
-from dih20.lock import Lock, LockedFile, LockedSource
+from dih20.lock import Lock, LockedSource
 from dih20.patches import patchset_identity, prepare_tree
 from dih20.patches.tree import Tree, tree_hash
 from dih20.paths import REPOSITORY
 
 Files = dict[str, bytes]
 GitDiff = Callable[..., bytes]
+SdistLock = Callable[[Files], Lock]
 BEFORE: Files = {"engine/core.py": b"a = 1\nb = 2\nc = 3\n", "setup.py": b"setup()\n"}
 AFTER: Files = {"engine/core.py": b"a = 1\nb = 20\nc = 3\n", "setup.py": b"setup()\n"}
-
-
-def sdist_lock(files: Files) -> Lock:
-    """Pack an sdist into the cache and give a lock that names it."""
-    from dih20.fetch.cache import place
-
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"deepinfer-0.1.0/{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    data = packed.getvalue()
-    file = LockedFile(
-        name="deepinfer",
-        version="0.1.0",
-        filename="deepinfer-0.1.0.tar.gz",
-        sha256=hashlib.sha256(data).hexdigest(),
-        size_bytes=len(data),
-        kind="sdist",
-    )
-    place(file).parent.mkdir(parents=True, exist_ok=True)
-    place(file).write_bytes(data)
-    source = LockedSource(name="deepinfer", kind="sdist", version="0.1.0", file=file)
-    return Lock(image="di-h20", upstream={"deepinfer": source})
-
-
-@pytest.fixture(autouse=True)
-def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A patches folder of the test's own, and build and cache folders too."""
-    folder = tmp_path / "patches"
-    (folder / "sm90").mkdir(parents=True)
-    (folder / "user").mkdir()
-    (folder / "sm90/series").write_text("# none\n")
-    monkeypatch.setattr("dih20.patches.series.patches_dir", lambda: folder)
-    monkeypatch.setenv("DI_BUILD", str(tmp_path / "build"))
-    monkeypatch.setenv("DI_CACHE", str(tmp_path / "cache"))
-    return folder
 
 
 def trees(tmp_path: Path) -> list[str]:
@@ -75,7 +35,7 @@ def trees(tmp_path: Path) -> list[str]:
 
 
 def test_the_tree_is_made_named_by_its_identity_and_found_again(
-    ui: Console, patches: Path, git_diff: GitDiff, tmp_path: Path
+    sdist_lock: SdistLock, ui: Console, patches: Path, git_diff: GitDiff, tmp_path: Path
 ) -> None:
     (patches / "user/b.patch").write_bytes(git_diff(BEFORE, AFTER))
     lock = sdist_lock(BEFORE)
@@ -96,7 +56,7 @@ def test_the_tree_is_made_named_by_its_identity_and_found_again(
 
 
 def test_the_identity_depends_on_source_patch_texts_their_order_and_nothing_else(
-    patches: Path, git_diff: GitDiff
+    sdist_lock: SdistLock, patches: Path, git_diff: GitDiff
 ) -> None:
     middle = {**BEFORE, "new.py": b"n\n"}
     one, two = git_diff(BEFORE, middle), git_diff(middle, {**AFTER, "new.py": b"n\n"})
@@ -118,6 +78,7 @@ def test_the_identity_depends_on_source_patch_texts_their_order_and_nothing_else
 
 @pytest.mark.parametrize(("broken", "error"), [(b"+a = 1", PatchError), (b"\r\n", PatchMalformed)])
 def test_a_refused_patch_leaves_no_tree_and_names_itself(
+    sdist_lock: SdistLock,
     broken: bytes,
     error: type[PatchError],
     ui: Console,
@@ -139,7 +100,7 @@ def test_a_refused_patch_leaves_no_tree_and_names_itself(
 
 
 def test_all_refused_patches_are_named_at_once(
-    ui: Console, patches: Path, git_diff: GitDiff
+    sdist_lock: SdistLock, ui: Console, patches: Path, git_diff: GitDiff
 ) -> None:
     for name in ("a", "b"):
         (patches / f"user/{name}.patch").write_bytes(git_diff({name: b"1\n"}, {name: b"2\n"}))
@@ -147,7 +108,9 @@ def test_all_refused_patches_are_named_at_once(
         prepare_tree(ui, sdist_lock(BEFORE))
 
 
-def test_a_source_that_was_not_fetched_names_the_command(ui: Console, tmp_path: Path) -> None:
+def test_a_source_that_was_not_fetched_names_the_command(
+    sdist_lock: SdistLock, ui: Console, tmp_path: Path
+) -> None:
     lock = sdist_lock(BEFORE)
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(FetchError) as caught:
@@ -157,7 +120,7 @@ def test_a_source_that_was_not_fetched_names_the_command(ui: Console, tmp_path: 
 
 
 def test_a_tree_changed_by_hand_is_kept_aside_and_made_again(
-    ui: Console, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sdist_lock: SdistLock, ui: Console, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = sdist_lock(BEFORE)
     tree = prepare_tree(ui, lock)
@@ -171,7 +134,7 @@ def test_a_tree_changed_by_hand_is_kept_aside_and_made_again(
     assert "was changed by hand (notes.txt, setup.py)" in capsys.readouterr().out
 
 
-def test_a_tree_that_vanished_is_made_again(ui: Console) -> None:
+def test_a_tree_that_vanished_is_made_again(sdist_lock: SdistLock, ui: Console) -> None:
     lock = sdist_lock(BEFORE)
     tree = prepare_tree(ui, lock)
     shutil.rmtree(tree.path)
@@ -179,7 +142,7 @@ def test_a_tree_that_vanished_is_made_again(ui: Console) -> None:
     assert (tree.path / "setup.py").exists()
 
 
-def test_two_at_once_make_one_tree(tmp_path: Path) -> None:
+def test_two_at_once_make_one_tree(sdist_lock: SdistLock, tmp_path: Path) -> None:
     lock = sdist_lock(BEFORE)
     found: list[str] = []
     threads = [

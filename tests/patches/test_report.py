@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from dih20.console import Console
+from dih20.doctor.registry import Finding, Subject
 from dih20.errors import PatchError, PatchMalformed, UsageError
+from dih20.hosts.fake import FakeRunner
+from dih20.lock import Lock
+from dih20.lock.canonical import write
 from dih20.patches import report
 from dih20.patches.applying import Outcome
+from dih20.patches.checks import patchset
 from dih20.patches.resulting_diff import resulting_diff
 from dih20.patches.tree import Tree, tree_hash
 
@@ -21,16 +26,6 @@ GitDiff = Callable[..., bytes]
 Capture = pytest.CaptureFixture[str]
 TEXT = b"".join(b"line %d\n" % n for n in range(30))
 NINE = TEXT.replace(b"line 9\n", b"line nine\n")
-
-
-@pytest.fixture
-def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "patches"
-    (folder / "sm90").mkdir(parents=True)
-    (folder / "user").mkdir()
-    (folder / "sm90/series").write_text("")
-    monkeypatch.setattr("dih20.patches.series.patches_dir", lambda: folder)
-    return folder
 
 
 def test_check_prints_a_state_for_each_patch_and_fails_when_one_is_refused(
@@ -166,3 +161,45 @@ def test_one_flag_or_none_is_taken() -> None:
 def test_a_tree_that_is_no_folder_is_named(patches: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere is not a folder"):
         report.check(Console(), "deepinfer", str(tmp_path / "nowhere"))
+
+
+def findings() -> list[Finding]:
+    return list(patchset(Subject(runner=FakeRunner())))
+
+
+def test_doctor_says_whether_the_patchset_applies(
+    patches: Path,
+    sdist_lock: Callable[[Files], Lock],
+    git_diff: GitDiff,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DI_LOCK", str(tmp_path / "di.lock.yaml"))
+    assert [found.status for found in findings()] == ["not run"]
+    write(sdist_lock({"a.py": TEXT}), tmp_path / "di.lock.yaml")
+    (patches / "user/a.patch").write_bytes(git_diff({"a.py": TEXT}, {"a.py": NINE}))
+    assert findings() == [Finding.ok("1 patch on the locked upstream, none refused")]
+    (patches / "user/b.patch").write_bytes(git_diff({"b.py": TEXT}, {"b.py": NINE}))
+    assert [found.status for found in findings()] == ["fail"]
+    assert "user/b.patch does not apply: there is no file b.py" in findings()[0].found
+
+
+def test_plan_says_what_would_be_made_and_makes_nothing(
+    patches: Path,
+    sdist_lock: Callable[[Files], Lock],
+    git_diff: GitDiff,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DI_LOCK", str(tmp_path / "di.lock.yaml"))
+    write(sdist_lock({"a.py": TEXT}), tmp_path / "di.lock.yaml")
+    (patches / "user/a.patch").write_bytes(git_diff({"a.py": TEXT}, {"a.py": NINE}))
+    planned = report.plan(Console(), "deepinfer")
+    assert [(a["verb"], a["needed"]) for a in planned["actions"]] == [
+        ("apply", True),
+        ("write", True),
+    ]
+    assert not (tmp_path / "build").exists()
+    made = report.apply(Console(), "deepinfer")
+    assert made["identity"] in planned["actions"][-1]["target"]
+    assert report.plan(Console(), "deepinfer")["noop"] is True
