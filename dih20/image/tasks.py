@@ -25,7 +25,7 @@ def build_image(
     dockerfile: str = "",
     tag: str = "di-h20-user:latest",
 ) -> dict[str, Any]:
-    """The di-h20 image, layer by layer, without network; each line says hit or miss and why."""
+    """The di-h20 image, layer by layer, without network: hit or miss, and why."""
     from pathlib import Path
 
     from dih20.image import command
