@@ -7,6 +7,7 @@ python3 -m h20_ops.testing.bench_table bench/results/h200 --into h20_ops/README.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -18,28 +19,37 @@ from h20_ops.testing.bench import SHAPE_KEYS
 
 BEGIN = "<!-- bench tables: written by h20_ops.testing.bench_table, do not edit -->"
 END = "<!-- end of bench tables -->"
-_COLUMNS = ("ours_us", "peer", "peer_us", "peer_source", "tflops", "gbps", "roofline_us")
+_COLUMNS = {
+    "ours_us": "ours, us",
+    "tflops": "TFLOP/s",
+    "gbps": "GB/s",
+    "roofline_us": "roofline, us",
+    "h20_lower_bound_us": "H20 at best, us",
+}
 _EXTRA_KEYS = ("indices", "record")
 
 
 def table_of(record: dict[str, Any]) -> str:
-    """Return the Markdown of one result file: a line of facts, then its rows."""
+    """Return the Markdown of one result file: a line of facts, then a line per shape.
+
+    Rows of the same measurement, one for each peer, become one line with its peers in one cell.
+    """
     rows = record["rows"]
     shape = [*SHAPE_KEYS[record["op"]], *(k for k in _EXTRA_KEYS if any(k in r for r in rows))]
-    header = [*shape, *_COLUMNS, "h20_lower_bound_us"]
     clocks = record["clocks"]
     facts = (
         f"**{record['op']}** on {record['card']}: SM clock {clocks['sm_mhz']:.0f} MHz under load, "
         f"copy {record['copy_gbps'] / 1e3:.2f} TB/s, torch {record['torch']}, "
         f"{record['date'][:10]}, commit {record['commit'][:12]}"
     )
-    lines = [
-        facts,
-        "",
-        "| " + " | ".join(header) + " |",
-        "|" + "---|" * len(header),
-    ]
-    lines += ["| " + " | ".join(_cell(row.get(key)) for key in header) + " |" for row in rows]
+    header = [*shape, *_COLUMNS.values(), "others, us"]
+    lines = [facts, "", _line(header), "|" + "---|" * len(header)]
+    for _, group in itertools.groupby(
+        rows, key=lambda row: [row.get(k) for k in (*shape, "ours_us")]
+    ):
+        same = list(group)
+        cells = [_cell(same[0].get(key)) for key in (*shape, *_COLUMNS)]
+        lines.append(_line([*cells, "; ".join(filter(None, map(_peer, same))) or "–"]))
     return "\n".join(lines) + "\n"
 
 
@@ -61,10 +71,23 @@ def replace_tables(text: str, tables: str) -> str:
     return f"{before}{BEGIN}\n\n{tables}\n{END}{rest.split(END)[1]}"
 
 
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def _peer(row: dict[str, Any]) -> str:
+    if row["peer"] is None:
+        return ""
+    how = {"same_run": "same run", "recorded": "recorded"}[row["peer_source"]]
+    return f"{row['peer']} {_cell(float(row['peer_us']))} ({how})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ class Peer:
     source: PeerSource
 
 
-_PREFILL_ROWS, _PREFILL_HEADS = 4096, 64
+_PREFILL_ROWS, _PREFILL_KEYS, _PREFILL_HEADS = 4096, 8192, 64
 _PREFILL_TFLOPS = {
     "FlashMLA SM90": {512: 498.0, 640: 518.0, 1024: 581.0, 2048: 588.0},
     "TileOps 0.1.0": {512: 462.0, 640: 508.0, 1024: 564.0, 2048: 584.0},
@@ -52,9 +52,9 @@ _DECODE_US: dict[str, dict[tuple[int, int, int], float]] = {
 }
 
 
-def recorded_prefill(*, s_q: int, topk: int, heads: int) -> list[Peer]:
-    """Return recorded peers for a prefill row; they exist for s_q 4096 and 64 heads."""
-    if (s_q, heads) != (_PREFILL_ROWS, _PREFILL_HEADS):
+def recorded_prefill(*, s_q: int, topk: int, heads: int, s_kv: int = _PREFILL_KEYS) -> list[Peer]:
+    """Return recorded peers for a prefill row; they exist for s_q 4096, s_kv 8192, 64 heads."""
+    if (s_q, s_kv, heads) != (_PREFILL_ROWS, _PREFILL_KEYS, _PREFILL_HEADS):
         return []
     flops = float(s_q) * heads * topk * 4 * 512
     return [

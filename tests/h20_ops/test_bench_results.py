@@ -93,9 +93,24 @@ def test_a_file_becomes_a_table_with_its_facts(tmp_path: Path) -> None:
     write_results(tmp_path / "mla_prefill.json", measured(), FACTS)
     lines = tables_of(tmp_path).splitlines()
     assert lines[0].startswith("**mla_prefill** on NVIDIA H200: SM clock 1755 MHz under load")
-    assert lines[2].startswith("| s_q | s_kv | topk | heads | indices | ours_us | peer |")
-    assert lines[4].startswith("| 4096 | 8192 | 640 | 64 | random | 640 | – | – | – |")
+    assert lines[2].startswith("| s_q | s_kv | topk | heads | indices | ours, us | TFLOP/s |")
+    assert lines[4].startswith("| 4096 | 8192 | 640 | 64 | random | 640 | 537 |")
+    assert lines[4].endswith("| – |")
+    assert lines[5].endswith("| other 700 (same run) |")
     assert len({line.count("|") for line in lines[2:6]}) == 1
+
+
+def test_the_peers_of_one_measurement_share_a_line() -> None:
+    run = BenchRun(op="mla_decode", card="NVIDIA H200", copy_gbps=4200.0)
+    shape = {"batch": 8, "topk": 128, "extra_topk": 512, "heads": 64}
+    work = mla_work(rows=8, heads=64, topk=640, bytes_moved=2e6)
+    peers = [Peer(name="a", us=20.1, source="recorded"), Peer(name="b", us=9.25, source="same_run")]
+    run.row(shape=shape, ours=timing(7.5), work=work, peers=peers)
+    run.row(shape={**shape, "batch": 16}, ours=timing(7.5), work=work)
+    lines = table_of({"op": run.op, "card": run.card, **FACTS, "copy_gbps": 1.0, "rows": run.rows})
+    body = lines.splitlines()[4:]
+    assert [line.split(" | ")[0] for line in body] == ["| 8", "| 16"]
+    assert body[0].endswith("| a 20.1 (recorded); b 9.25 (same run) |")
 
 
 def test_only_the_marked_part_of_a_file_is_replaced(tmp_path: Path) -> None:
