@@ -15,7 +15,7 @@ from dih20.console import Console
 from dih20.errors import CompilerKilled, WheelError
 from dih20.lock import Lock
 from dih20.paths import build_dir, shown
-from dih20.wheels import driver_stub, sources, toolkit, tools
+from dih20.wheels import driver_stub, preflight, sources, toolkit, tools
 from dih20.wheels.container import Job, Outcome, run_job
 from dih20.wheels.failures import as_error, read_failure
 from dih20.wheels.image_facts import INSIDE, PLAIN_PATH, ImageFacts
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import docker
 
 CUDA = toolkit.IN_CONTAINER
+DRIVER = driver_stub.SONAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +119,8 @@ class Builder:
         shutil.rmtree(work / "out", ignore_errors=True)
         (work / "out").mkdir()
         shutil.copyfile(INSIDE / "build_wheel.sh", work / "job" / "build_wheel.sh")
+        if recipe.build.headers:
+            preflight.write_facts(self.lock, recipe, work / "job")
         if recipe.linking.driver_stub:
             (work / "job" / "driver_stub.c").write_text(self._driver_stub())
         tools.stage_requirements(
@@ -142,6 +145,8 @@ class Builder:
         with log.open("a") as file:
             file.write(f"== {recipe.name}: {' '.join(job.command)}\n")
         outcome = run_job(self.client, self.facts.image_id, job, log=log, on_line=self._show)
+        if (work / "out" / "headers-missing").exists():
+            raise preflight.as_error(recipe.name, log)
         if outcome.exit_code != 0:
             with log.open(errors="backslashreplace") as file:
                 failure = read_failure(file, 137 if outcome.out_of_memory else outcome.exit_code)

@@ -59,7 +59,12 @@ class Store:
     def find(self, identity: str) -> StoredWheel | None:
         """Give the wheel of exactly this identity; a damaged entry is an error, never a miss."""
         folder = self.root / identity
-        return self._read(folder) if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        wheel = self._read(folder)
+        if sha256_of(wheel.path) != wheel.sha256:
+            raise _damaged(folder, f"{wheel.path.name} is not the file that was stored (sha256)")
+        return wheel
 
     def wheels(self) -> Iterator[StoredWheel]:
         """Give every stored wheel."""

@@ -2,7 +2,7 @@
 # Build one wheel inside the image, without network. The caller has cleared the environment.
 #   /di/source        the tree (read-only; copied, so that the build may write)
 #   /di/requirements  wheels that the build needs (may be absent)
-#   /di/job           this script; driver_stub.c when the build links with -lcuda
+#   /di/job           this script; headers.json when headers are asked for; driver_stub.c when it links with -lcuda
 #   /di/out           where the wheel and peak-memory go
 set -eu
 report_peak() {
@@ -18,6 +18,10 @@ mkdir -p "$HOME" "$TMPDIR" /build/wheel
 cp -R /di/source /build/source
 chmod -R u+w /build/source
 
+if [ -f /di/job/headers.json ]; then
+    echo "== headers"
+    python3 /di/job/headers.py check --facts /di/job/headers.json || { touch /di/out/headers-missing; exit 12; }
+fi
 if [ -d /di/requirements ]; then
     echo "== build requirements"
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target /build/site \
