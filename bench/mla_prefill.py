@@ -50,7 +50,8 @@ def measure(bench: BenchRun) -> None:
                 work=mla_work(
                     rows=case.s_q, heads=case.heads, topk=case.topk, bytes_moved=bytes_moved
                 ),
-                peers=found + recorded_prefill(s_q=case.s_q, topk=case.topk, heads=case.heads),
+                peers=found
+                + recorded_prefill(s_q=case.s_q, s_kv=case.s_kv, topk=case.topk, heads=case.heads),
                 indices=kind,
             )
         del sets
