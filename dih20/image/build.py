@@ -7,13 +7,8 @@ part changed.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,29 +16,24 @@ from dih20.config import ImageConfig
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
-from dih20.image.inputs import StepInputs, inputs_of
+from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.run_step import ROLE, StepRun, remove_leftovers, run_step, seal
 from dih20.image.staging import local_folder
+from dih20.image.step_plan import (
+    StepPlan,
+    final_labels,
+    layers_in,
+    layers_of,
+    plan_step,
+    plan_steps,
+)
 from dih20.image.steps import Step, load_steps, refuse_stubs
 from dih20.lock import Base, Lock
-from dih20.paths import build_dir, cache_dir
+from dih20.paths import build_dir
 from dih20.plan import Action, Plan
 
 if TYPE_CHECKING:
     import docker
-
-FORMAT = "1"  # raise it when the way steps are run changes, so that no older layer is taken
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepPlan:
-    """A step with its key, and the image that has it already, or why none has."""
-
-    step: Step
-    inputs: StepInputs
-    key: str
-    hit: str | None
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +78,7 @@ def build_image(
     base = lock.base(config.base)
     base.require_digest()
     chosen = load_steps() if steps is None else tuple(steps)
-    with _only_build(client), _ended_by_signal():
+    with only_build(client), ended_by_signal():
         remove_leftovers(client)
         current = base_image(ui, client, lock, base)
         _check_base(client, current, base)
@@ -122,49 +112,18 @@ def make_plan(
 ) -> Plan:
     """Give an action per layer; without an engine it is not known which of them are there."""
     base = lock.base(config.base)
-    base.require_digest()
+    plans = plan_steps(config, lock, client, steps)
     actions = [
         Action(verb="use", target=f"base {base.name}", why=base.image or base.suite, needed=False)
     ]
-    before: StepPlan | None = None
-    for step in load_steps() if steps is None else steps:
-        plan = plan_step(client, step, lock, base, parent=None, before=before)
+    for plan in plans:
         needed = None if client is None else plan.hit is None
-        actions.append(Action(verb="run", target=f"step {step.name}", why=plan.why, needed=needed))
-        before = plan
-    key = before.key if before else ""
-    actions.append(
-        Action(verb="tag", target=f"{config.name}:{key[:12]}", needed=actions[-1].needed)
-    )
+        actions.append(
+            Action(verb="run", target=f"step {plan.step.name}", why=plan.why, needed=needed)
+        )
+    tag = f"{config.name}:{plans[-1].key[:12]}"
+    actions.append(Action(verb="tag", target=tag, needed=actions[-1].needed))
     return Plan(title=f"build {config.name} on {base.name}", actions=tuple(actions))
-
-
-def plan_step(
-    client: docker.DockerClient | None,
-    step: Step,
-    lock: Lock,
-    base: Base,
-    *,
-    parent: str | None,
-    before: StepPlan | None,
-) -> StepPlan:
-    """Give a step's key and the image that answers it; parent=None leaves the layers unchecked."""
-    inputs = inputs_of(step, lock, base)
-    below = (
-        before.key
-        if before
-        else standin.key_of(base)
-        if base.is_stand_in
-        else base.require_digest()
-    )
-    parts = {"format": FORMAT, **inputs.parts, "step below": below}
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    shown_inputs = StepInputs(files=inputs.files, parts=parts)
-    if client is None:
-        return StepPlan(step=step, inputs=shown_inputs, key=key, hit=None, why="")
-    found = _answering(client, key, parent)
-    why = "script and inputs unchanged" if found else _why_missed(client, step, base, parts)
-    return StepPlan(step=step, inputs=shown_inputs, key=key, hit=found, why=why)
 
 
 def base_image(ui: Console, client: docker.DockerClient, lock: Lock, base: Base) -> str:
@@ -236,21 +195,13 @@ def _sealed(
     refuse_stubs(
         [f"{name}={value}" for name, value in config.environment.items()], f"image {config.name}"
     )
-    wanted = {
-        "dih20.role": "image",
-        "dih20.identity": identity,
-        "dih20.lock": lock.identity,
-        "dih20.python-tag": base.python_tag,
-        "dih20.torch": base.torch,
-        "dih20.patchset": "none",
-        **labels,
-    }
+    wanted = {**final_labels(lock, base, identity), **labels}
     with ui.step("tag", tag) as line:
         present = _present(client, tag)
         if (
             present
             and _says(present, wanted, config.environment)
-            and _layers(present) == _layers_of(client, image)
+            and layers_in(present) == layers_of(client, image)
         ):
             line.status, line.note = "hit", "labels unchanged"
             found = str(present["Id"])
@@ -258,34 +209,6 @@ def _sealed(
             found = seal(client, image, tag=tag, env=config.environment, labels=wanted)
         line.note = line.note or found[7:19]
     return BuiltImage(id=found, tag=tag, identity=identity, base=base.name, steps=steps)
-
-
-def _answering(client: docker.DockerClient, key: str, parent: str | None) -> str | None:
-    """Give the step image with this key whose layers lie on the parent's."""
-    filters = {"label": [f"dih20.role={ROLE}", f"dih20.step-key={key}"]}
-    for entry in client.api.images(all=True, filters=filters):
-        if parent is None:
-            return str(entry["Id"])
-        below, own = _layers_of(client, parent), _layers_of(client, entry["Id"])
-        if own[: len(below)] == below and len(own) - len(below) <= 1:
-            return str(entry["Id"])
-    return None
-
-
-def _why_missed(
-    client: docker.DockerClient, step: Step, base: Base, parts: Mapping[str, str]
-) -> str:
-    """Name the parts that differ from the newest image that this step made on this base."""
-    filters = {
-        "label": [f"dih20.role={ROLE}", f"dih20.base={base.name}", f"dih20.step={step.name}"]
-    }
-    entries = client.api.images(all=True, filters=filters)
-    if not entries:
-        return "never built in this engine"
-    newest = max(entries, key=lambda entry: int(entry["Created"]))
-    was = json.loads((newest.get("Labels") or {}).get("dih20.step-parts", "{}"))
-    changed = sorted(name for name in was.keys() | parts.keys() if was.get(name) != parts.get(name))
-    return f"changed: {', '.join(changed)}" if changed else "the layer below is another one"
 
 
 def _present(client: docker.DockerClient, tag: str) -> dict[str, Any] | None:
@@ -303,48 +226,3 @@ def _says(image: dict[str, Any], labels: Mapping[str, str], env: Mapping[str, st
     return labels.items() <= (config.get("Labels") or {}).items() and variables <= set(
         config.get("Env") or []
     )
-
-
-def _layers(image: dict[str, Any]) -> list[str]:
-    return list(image["RootFS"].get("Layers") or [])
-
-
-def _layers_of(client: docker.DockerClient, image: str) -> list[str]:
-    return _layers(client.images.get(image).attrs)
-
-
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Let SIGTERM end the build the way an interrupt does, so that its container is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _only_build(client: docker.DockerClient) -> Iterator[None]:
-    """Let one build at a time work on an engine, so that what it finds left over is really left over."""
-    info = client.info()  # engines on one machine may share an ID (Docker 20.10), never a data root
-    engine = f"{info.get('ID')} {info.get('DockerRootDir')}"
-    name = hashlib.sha256(engine.encode()).hexdigest()[:12]
-    folder = cache_dir() / "builds"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.guard").open("w") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ImageError(
-                found="another image build runs on this engine",
-                expected="one at a time",
-                remedy="wait for it to end, then run the command again",
-            ) from None
-        yield

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
 from dih20.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from dih20.config import ImageConfig
+    from dih20.lock import Lock
 
 
 def build_image(
@@ -14,7 +18,7 @@ def build_image(
 ) -> dict[str, Any]:
     """Build the image on the configured or the named base, and give it as plain values."""
     from dih20.config import load_image
-    from dih20.image import build, engine
+    from dih20.image import build, engine, step_plan
     from dih20.lock import Lock
 
     if host:
@@ -23,13 +27,7 @@ def build_image(
             expected="a build in the engine of this machine; its steps mount the cache of this machine",
             remedy=f"./inv build-image, then ./inv deploy --host {host}, which sends the layers that the host lacks",
         )
-    config = load_image(image)
-    if base:
-        if base not in ("vllm", "stand-in"):
-            raise UsageError(
-                found=f"--base {base}", expected="vllm or stand-in", remedy="name one of the two"
-            )
-        config = config.model_copy(update={"base": base})
+    config = step_plan.chosen_base(load_image(image), base)
     lock = Lock.load()
     lock.base(config.base).require_digest()
     if plan_only:
@@ -41,7 +39,7 @@ def build_image(
         client.close()
 
 
-def _plan(ui: Console, config: Any, lock: Any) -> dict[str, Any]:
+def _plan(ui: Console, config: ImageConfig, lock: Lock) -> dict[str, Any]:
     from dih20.image import build, engine
 
     try:
@@ -57,7 +55,7 @@ def _plan(ui: Console, config: Any, lock: Any) -> dict[str, Any]:
     return plan.as_dict()
 
 
-def _patchset(lock: Any) -> dict[str, str]:
+def _patchset(lock: Lock) -> dict[str, str]:
     """Give the patchset's identity as a label: which patched tree the wheels for this image come from."""
     from dih20.patches import patchset_identity
 

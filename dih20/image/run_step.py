@@ -117,9 +117,8 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
             name=f"{_NAME}{secrets.token_hex(6)}",
             entrypoint=list(COMMAND),
             command=[],
-            **(
-                {"user": "0:0"} if config.get("User") else {}
-            ),  # what is set here stays in the image
+            # What is set here stays in the image, so only where the image has another user.
+            user="0:0" if config.get("User") else None,
             environment=dict(run.env),
             network_mode="none",
             mounts=[Mount("/mnt", str(run.folder), type="bind", read_only=True)],

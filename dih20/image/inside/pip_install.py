@@ -36,7 +36,9 @@ def torch_identity() -> str:
 
 def split(requirements: list[str]) -> tuple[list[str], list[str]]:
     """Give (what pip can replace, what it cannot because nobody recorded its files)."""
-    stuck = [line for line in requirements if _has_no_record(re.split(r"[=\s]", line, maxsplit=1)[0])]
+    stuck = [
+        line for line in requirements if _has_no_record(re.split(r"[=\s]", line, maxsplit=1)[0])
+    ]
     return [line for line in requirements if line not in stuck], stuck
 
 
@@ -62,13 +64,18 @@ def install(folder: Path, lines: list[str], *options: str) -> int:
 
 def main(argv: list[str]) -> int:
     folder = Path(argv[0])
-    lines = [line for line in (folder / "requirements.txt").read_text().splitlines() if line.strip()]
+    lines = [
+        line for line in (folder / "requirements.txt").read_text().splitlines() if line.strip()
+    ]
     before = torch_identity()
     free, stuck = split(lines)
     code = install(folder, free) or install(folder, stuck, "--ignore-installed")
     after = torch_identity()
     if code == 0 and after != before:
-        print(f"error: pip changed torch from {before} to {after}; torch must stay the base's", file=sys.stderr)
+        print(
+            f"error: pip changed torch from {before} to {after}; torch must stay the base's",
+            file=sys.stderr,
+        )
         return 1
     return code
 
