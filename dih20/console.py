@@ -29,6 +29,7 @@ from rich.text import Text
 from dih20.errors import ToolError
 from dih20.plan import Plan
 
+_LOG_WIDTH = 160
 _SIGNS = {
     "ok": ("✓", "green"),
     "hit": ("=", "cyan"),
@@ -73,7 +74,11 @@ class Console:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self.steps: list[Step] = []
-        self._rich = RichConsole(file=sys.stderr if as_json else sys.stdout, highlight=False)
+        out = sys.stderr if as_json else sys.stdout
+        # A log file has no width of its own; 80 columns would break every table cell.
+        self._rich = RichConsole(
+            file=out, highlight=False, width=None if out.isatty() else _LOG_WIDTH
+        )
 
     @contextmanager
     def step(self, verb: str, target: str) -> Iterator[Step]:
