@@ -19,7 +19,7 @@ from typing import Any
 from dih20.console import Console
 from dih20.lock import Lock
 from dih20.patches.evaluate import Evaluation, evaluate, fixed_hash, inputs_key
-from dih20.patches.series import ENGINE, Patch, load
+from dih20.patches.series import ENGINE, Patch, load_for
 from dih20.patches.tree import Tree
 from dih20.paths import build_dir, shown
 
@@ -36,7 +36,7 @@ class PatchedTree:
 
 def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
     """Give the patched tree of a source; a second call with the same inputs only checks it."""
-    patches = load(source)
+    patches = load_for(lock, source)
     with _guarded() as trees:
         if found := _find(ui, trees, lock, source, patches):
             with ui.step("patch", source) as step:
@@ -55,7 +55,7 @@ def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
 
 def patchset_identity(lock: Lock, source: str = ENGINE) -> str:
     """Give the identity that prepare_tree would give, without leaving a tree behind."""
-    patches = load(source)
+    patches = load_for(lock, source)
     key = inputs_key(fixed_hash(lock, source), patches)
     for manifest in _manifests(build_dir() / "trees"):
         if fixed_hash(lock, source) and manifest["key"] == key:

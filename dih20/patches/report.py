@@ -15,7 +15,7 @@ from dih20.patches.applying import apply_all
 from dih20.patches.evaluate import Evaluation, evaluate
 from dih20.patches.prepare import counted, prepare_tree
 from dih20.patches.resulting_diff import resulting_diff
-from dih20.patches.series import TRAILERS, Patch, load, unlisted
+from dih20.patches.series import TRAILERS, Patch, load, load_for, unlisted
 from dih20.patches.tree import Tree, tree_hash
 from dih20.paths import build_dir, shown
 from dih20.plan import Action, Plan
@@ -38,7 +38,6 @@ def require_one_mode(*, plan: bool, check: bool, status: bool, diff: bool, tree:
 @contextmanager
 def evaluated(source: str, tree: str = "") -> Iterator[Evaluation]:
     """Try the patchset on the locked upstream, or on a tree of the user's that is only read."""
-    patches = load(source)
     if tree:
         root = Path(tree).expanduser()
         if not root.is_dir():
@@ -49,12 +48,12 @@ def evaluated(source: str, tree: str = "") -> Iterator[Evaluation]:
             )
         given = Tree(root)
         source_hash = tree_hash(given)
-        yield Evaluation(
-            tree=given, outcomes=tuple(apply_all(given, patches)), source_hash=source_hash
-        )
+        tried = tuple(apply_all(given, load(source)))
+        yield Evaluation(tree=given, outcomes=tried, source_hash=source_hash)
         return
+    lock = Lock.load()
     with tempfile.TemporaryDirectory(prefix="dih20-") as scratch:
-        yield evaluate(Lock.load(), source, patches, Path(scratch))
+        yield evaluate(lock, source, load_for(lock, source), Path(scratch))
 
 
 def check(ui: Console, source: str, tree: str) -> dict[str, Any]:

@@ -12,10 +12,13 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from dih20.errors import PatchError
+from dih20.errors import LockError, PatchError
 from dih20.paths import REPOSITORY, shown
+
+if TYPE_CHECKING:
+    from dih20.lock import Lock
 
 ENGINE = "deepinfer"
 TRAILERS = ("Reason", "Upstream", "Removable-when")
@@ -48,6 +51,20 @@ def load(source: str = ENGINE, folder: Path | None = None) -> list[Patch]:
     root = folder or patches_dir()
     ours = _series(root, root / "sm90") if source == ENGINE else []
     return ours + _users(root, root / "user" if source == ENGINE else root / "user" / source)
+
+
+def load_for(lock: Lock, source: str) -> list[Patch]:
+    """Give the patches of a source; a user's folder that is named after no source is refused."""
+    user = patches_dir() / "user"
+    for folder in sorted(path for path in user.glob("*") if path.is_dir()):
+        try:
+            lock.source(folder.name)
+        except LockError as error:
+            raise _wrong(
+                f"{shown(folder)}: {error.found}",
+                f"a folder named after a source, {error.expected}",
+            ) from error
+    return load(source)
 
 
 def unlisted(folder: Path | None = None) -> list[str]:

@@ -12,15 +12,17 @@ from dih20.doctor.registry import Finding, Subject, check, run_checks
 from dih20.doctor.report import show
 from dih20.errors import DoctorFindings, EngineError
 from dih20.hosts.fake import FakeRunner
+from dih20.paths import REPOSITORY
 
 SUBJECT = Subject(runner=FakeRunner())
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_CHECKS", {})
 
 
+@pytest.mark.usefixtures("empty_registry")
 def test_checks_run_by_name_and_only_for_their_place() -> None:
     @check("zebra", where="local")
     def zebra(subject: Subject) -> Iterator[Finding]:
@@ -38,6 +40,7 @@ def test_checks_run_by_name_and_only_for_their_place() -> None:
     assert list(run_checks(SUBJECT, "host")) == [("cat", Finding.ok("on fake host"))]
 
 
+@pytest.mark.usefixtures("empty_registry")
 def test_two_checks_of_one_name_are_a_programmers_mistake() -> None:
     @check("disk", where="local")
     def first(subject: Subject) -> Iterator[Finding]:
@@ -50,6 +53,7 @@ def test_two_checks_of_one_name_are_a_programmers_mistake() -> None:
             yield Finding.ok("")
 
 
+@pytest.mark.usefixtures("empty_registry")
 def test_two_modules_may_not_share_a_check_either() -> None:
     def disk(subject: Subject) -> Iterator[Finding]:
         yield Finding.ok("")
@@ -63,6 +67,7 @@ def test_two_modules_may_not_share_a_check_either() -> None:
         check("disk", where="local")(other)
 
 
+@pytest.mark.usefixtures("empty_registry")
 def test_an_error_inside_a_check_is_a_finding_and_the_next_check_runs() -> None:
     @check("a engine", where="local")
     def engine(subject: Subject) -> Iterator[Finding]:
@@ -109,5 +114,6 @@ def test_warnings_and_what_was_not_run_do_not_fail(ui: Console) -> None:
 
 def test_every_package_with_checks_is_discovered() -> None:
     registry.discover()
-    for name in ("patchset",):
-        assert name in [entry.name for entry in registry.registered("local")]
+    functions = [entry.function.__module__ for entry in registry._CHECKS.values()]
+    for path in (REPOSITORY / "dih20").glob("*/checks.py"):
+        assert f"dih20.{path.parent.name}.checks" in functions, f"{path} registers no check"

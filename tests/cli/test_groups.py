@@ -138,3 +138,16 @@ def test_one_environment_can_hold_all_groups() -> None:
             versions.setdefault(name, set()).add(version)
     assert len(versions) > 60
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_a_local_build_of_torch_is_one_of_the_accepted_files() -> None:
+    def entry(lock: str) -> tuple[str, set[str]]:
+        text = (REPOSITORY / "requirements" / lock).read_text()
+        block = re.search(r"^torch==(\S+)((?: \\\n    --hash=\S+)+)", text, flags=re.MULTILINE)
+        assert block is not None
+        return block[1], set(re.findall(r"sha256:\w+", block[2]))
+
+    version, accepted = entry("torch.lock")
+    local_version, local = entry("torch-local.lock")
+    assert local_version == version
+    assert local < accepted

@@ -108,6 +108,14 @@ def test_all_refused_patches_are_named_at_once(
         prepare_tree(ui, sdist_lock(BEFORE))
 
 
+def test_a_users_folder_that_is_named_after_no_source_is_refused(
+    sdist_lock: SdistLock, ui: Console, patches: Path
+) -> None:
+    (patches / "user/deepgemm").mkdir()
+    with pytest.raises(PatchError, match="deepgemm: no source 'deepgemm' in the lock"):
+        prepare_tree(ui, sdist_lock(BEFORE))
+
+
 def test_a_source_that_was_not_fetched_names_the_command(
     sdist_lock: SdistLock, ui: Console, tmp_path: Path
 ) -> None:
