@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from h20_ops.kv_cache.identify import identify_layout as identify_layout
 from h20_ops.kv_cache.layouts import INDEX_FP8_FP32 as INDEX_FP8_FP32
 from h20_ops.kv_cache.layouts import INDEX_MXFP4 as INDEX_MXFP4
 from h20_ops.kv_cache.layouts import INDEX_MXFP8 as INDEX_MXFP8
@@ -32,6 +33,7 @@ __all__ = [
     "Field",
     "KvLayout",
     "field_view",
+    "identify_layout",
     "read_kv",
     "write_kv",
 ]
