@@ -43,6 +43,7 @@ class LocalIndex:
         projects: project -> file name -> file, listed at /simple/PROJECT/.
         pool: path -> content, for apt.
         answers: path -> (status, headers, body), for anything else.
+        needs_token: path -> (token, challenge, answer), as registries do it.
     """
 
     form: str = "json"
@@ -50,6 +51,9 @@ class LocalIndex:
     projects: dict[str, dict[str, Served]] = field(default_factory=dict)
     pool: dict[str, bytes] = field(default_factory=dict)
     answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    needs_token: dict[str, tuple[str, str, tuple[int, dict[str, str], bytes]]] = field(
+        default_factory=dict
+    )
     log: list[tuple[str, str, str]] = field(default_factory=list)
     port: int = 0
     scheme: str = "http"
@@ -108,7 +112,13 @@ class _Handler(BaseHTTPRequestHandler):
         path = path.split("?", 1)[0]
         self.index.log.append((self.command, path, self.headers.get("Range", "")))
         parts = path.strip("/").split("/")
-        if path in self.index.answers:
+        if path in self.index.needs_token:
+            token, challenge, answer = self.index.needs_token[path]
+            if self.headers.get("Authorization") == f"Bearer {token}":
+                self._send(answer[0], answer[2], **answer[1])
+            else:
+                self._send(401, b"", **{"WWW-Authenticate": challenge})
+        elif path in self.index.answers:
             status, headers, body = self.index.answers[path]
             self._send(status, body, **headers)
         elif parts[0] == "simple" and len(parts) == 2 and parts[1] in self.index.projects:
@@ -171,11 +181,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the log of the index is what tests read."""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing when a client hangs up: some tests make it do so."""
+
+
 @contextmanager
 def serving(index: LocalIndex, *, certificate: Path | None = None) -> Iterator[LocalIndex]:
     """Serve an index until the block ends; with a certificate (PEM with key), over TLS."""
     handler = type("Handler", (_Handler,), {"index": index})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     if certificate:
         import ssl
