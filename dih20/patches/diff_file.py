@@ -17,7 +17,7 @@ from unidiff.patch import Hunk as UnidiffHunk
 from unidiff.patch import PatchedFile, PatchSet
 
 from dih20.errors import PatchMalformed
-from dih20.patches.diff_paths import side_path
+from dih20.patches.diff_paths import malformed, side_path
 
 Kind = Literal["modify", "add", "delete", "rename", "copy"]
 
@@ -89,14 +89,6 @@ def read_diff(name: str, text: bytes) -> list[FileChange]:
         raise malformed(name, len(lines), "no diff in it")
     _check_lines(name, lines, files)
     return [_change(name, lines, file) for file in files]
-
-
-def malformed(name: str, line: int, what: str) -> PatchMalformed:
-    return PatchMalformed(
-        found=f"patch file malformed: {what} at line {line} of {name}",
-        expected="a unified diff, byte for byte as `git diff` or `diff -u` wrote it",
-        remedy="make the diff again, and carry it in a way that keeps its bytes (no editor, no mail body)",
-    )
 
 
 class _Counted:

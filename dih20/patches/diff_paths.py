@@ -7,6 +7,14 @@ from dih20.errors import PatchError, PatchMalformed
 _ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 
 
+def malformed(name: str, line: int, what: str) -> PatchMalformed:
+    return PatchMalformed(
+        found=f"patch file malformed: {what} at line {line} of {name}",
+        expected="a unified diff, byte for byte as `git diff` or `diff -u` wrote it",
+        remedy="make the diff again, and carry it in a way that keeps its bytes (no editor, no mail body)",
+    )
+
+
 def side_path(patch: str, line: int, moved: str | None, header: str) -> str:
     """Give one side's path in the tree; empty for /dev/null. `moved` names carry no prefix."""
     if moved is not None:
@@ -23,11 +31,7 @@ def side_path(patch: str, line: int, moved: str | None, header: str) -> str:
 def inside(patch: str, line: int, path: str) -> str:
     """Give the path back, or refuse one that leaves the tree or reaches into git's own folder."""
     if path.endswith("\r"):
-        raise PatchMalformed(
-            found=f"patch file malformed: CRLF at line {line} of {patch}",
-            expected="a unified diff, byte for byte as `git diff` or `diff -u` wrote it",
-            remedy="make the diff again, and carry it in a way that keeps its bytes",
-        )
+        raise malformed(patch, line, "CRLF")
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or parts[0] == ".git" or "\0" in path:
         raise PatchError(
@@ -54,11 +58,7 @@ def _unquote(patch: str, line: int, text: str) -> str:
             continue
         digits = follow + next(rest, "") + next(rest, "")
         if len(digits) != 3 or any(digit not in "01234567" for digit in digits):
-            raise PatchMalformed(
-                found=f"patch file malformed: the quoted name {text} at line {line} of {patch}",
-                expected="git's own quoting: \\t, \\n, \\\", \\\\ or three octal digits",
-                remedy="make the diff again, with `git diff`",
-            )
+            raise malformed(patch, line, f"the quoted name {text}")
         out.append(int(digits, 8) & 0xFF)
     return bytes(out).decode("utf-8", errors="surrogateescape")
 
