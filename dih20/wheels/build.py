@@ -161,7 +161,7 @@ class Builder:
         recipe = wanted.recipe
         image = self.facts.environment
         environment = {
-            "PATH": image.get("PATH", PLAIN_PATH),
+            "PATH": f"/build/site/bin:{image.get('PATH', PLAIN_PATH)}",
             "HOME": "/build/home",
             "TMPDIR": "/build/tmp",
             "LANG": "C.UTF-8",
@@ -179,10 +179,7 @@ class Builder:
         if "CPATH" in image:
             environment["CPATH"] = image["CPATH"]
         if recipe.build.nvcc:
-            environment |= {
-                "CUDA_HOME": CUDA,
-                "PATH": f"/build/site/bin:{CUDA}/bin:{environment['PATH']}",
-            }
+            environment |= {"CUDA_HOME": CUDA, "PATH": f"{environment['PATH']}:{CUDA}/bin"}
         if recipe.linking.driver_stub:
             environment["LIBRARY_PATH"] = str(driver_stub.FOLDER)
         if wanted.described.marker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -82,9 +83,7 @@ def test_a_failed_cuinit_is_named_with_its_usual_cause_and_the_mapped_file(
 @pytest.fixture
 def probe_modules(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(SOURCE / "src"))
-    from h20_probe import mapped, nccl  # type: ignore[import-not-found, unused-ignore]
-
-    return mapped, nccl
+    return tuple(importlib.import_module(f"h20_probe.{name}") for name in ("mapped", "nccl"))
 
 
 def test_nccl_versions_are_read_in_both_numberings(probe_modules: Any) -> None:
