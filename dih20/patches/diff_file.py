@@ -16,7 +16,6 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as UnidiffHunk
 from unidiff.patch import PatchedFile, PatchSet
 
-from dih20.errors import PatchMalformed
 from dih20.patches.diff_paths import malformed, side_path
 
 Kind = Literal["modify", "add", "delete", "rename", "copy"]
