@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 class _RangeReader(io.RawIOBase):
-    """A seekable file over HTTP Range requests."""
+    """A seekable file over HTTP Range requests, read in blocks that are kept."""
+
+    _BLOCK = 1 << 16
 
     def __init__(self, session: requests.Session, url: str, size: int, timeout_s: float) -> None:
         self._session, self._url, self._size, self._timeout_s = session, url, size, timeout_s
         self._at = 0
+        self._blocks: dict[int, bytes] = {}
 
     def readable(self) -> bool:
         return True
@@ -41,16 +44,24 @@ class _RangeReader(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # typeshed's WriteableBuffer is private
-        end = min(self._at + len(buffer), self._size)
-        if end <= self._at:
+        number, offset = divmod(self._at, self._BLOCK)
+        if self._at >= self._size:
             return 0
-        headers = {"Range": f"bytes={self._at}-{end - 1}"}
-        answer = self._session.get(self._url, headers=headers, timeout=self._timeout_s)
-        if answer.status_code != 206:
-            raise OSError(f"a Range request was answered with {answer.status_code}")
-        buffer[: len(answer.content)] = answer.content
-        self._at += len(answer.content)
-        return len(answer.content)
+        part = self._block(number)[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            start = number * self._BLOCK
+            end = min(start + self._BLOCK, self._size)
+            headers = {"Range": f"bytes={start}-{end - 1}"}
+            answer = self._session.get(self._url, headers=headers, timeout=self._timeout_s)
+            if answer.status_code != 206 or len(answer.content) != end - start:
+                raise OSError(f"a Range request was answered with {answer.status_code}")
+            self._blocks[number] = answer.content
+        return self._blocks[number]
 
 
 @contextmanager
@@ -72,7 +83,7 @@ def open_remote(
             if first.status_code == 206:
                 size = int(first.headers["Content-Range"].rsplit("/", 1)[1])
                 reader = _RangeReader(session, file.url, size, timeout_s)
-                yield io.BufferedReader(reader, 1 << 16)
+                yield io.BufferedReader(reader, 1 << 12)
                 return
             first.raise_for_status()
             with tempfile.TemporaryFile() as whole:

@@ -113,7 +113,9 @@ class AptRoot:
 
 
 @contextmanager
-def private_apt(suite: str, architecture: str, mirror: str, *, family: str) -> Iterator[AptRoot]:
+def private_apt(
+    suite: str, architecture: str, mirror: str, *, family: str, retries: int = 3
+) -> Iterator[AptRoot]:
     """Make a private root with the suite's package lists read; it is removed at the end."""
     for tool in ("apt-get", "apt-cache", "apt-config"):
         if not shutil.which(tool):
@@ -130,15 +132,22 @@ def private_apt(suite: str, architecture: str, mirror: str, *, family: str) -> I
             remedy=f"run `apt-get install {keyring.stem}`, then the command again",
         )
     with tempfile.TemporaryDirectory(prefix="dih20-apt-") as name:
-        yield prepare_root(Path(name), suite, architecture, mirror, source=f"[signed-by={keyring}]")
+        yield prepare_root(
+            Path(name),
+            suite,
+            architecture,
+            mirror,
+            source=f"[signed-by={keyring}]",
+            retries=retries,
+        )
 
 
 def prepare_root(
-    folder: Path, suite: str, architecture: str, mirror: str, *, source: str
+    folder: Path, suite: str, architecture: str, mirror: str, *, source: str, retries: int = 3
 ) -> AptRoot:
     """Fill a folder as a private apt root and read the suite's lists; `source` are the source's options."""
     for part in (
-        "etc/apt",
+        "etc/apt/none",
         "var/lib/apt/lists/partial",
         "var/cache/apt/archives/partial",
         "var/lib/dpkg",
@@ -146,14 +155,14 @@ def prepare_root(
     ):
         (folder / part).mkdir(parents=True)
     (folder / "etc/apt/sources.list").write_text(f"deb {source} {mirror} {suite} main\n")
-    (folder / "apt.conf").write_text(_configuration(folder, architecture))
+    (folder / "apt.conf").write_text(_configuration(folder, architecture, retries))
     root = AptRoot(folder=folder, suite=suite, architecture=architecture, mirror=mirror)
     root.set_installed("")
     root.update()
     return root
 
 
-def _configuration(folder: Path, architecture: str) -> str:
+def _configuration(folder: Path, architecture: str, retries: int) -> str:
     acquire = subprocess.run(
         ["apt-config", "dump", "Acquire"], capture_output=True, text=True, check=True
     ).stdout
@@ -174,6 +183,7 @@ def _configuration(folder: Path, architecture: str) -> str:
             'APT::Sandbox::User "root";',
             'Acquire::Languages "none";',
             *kept,
+            f'Acquire::Retries "{retries}";',
             "",
         ]
     )

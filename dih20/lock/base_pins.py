@@ -70,7 +70,7 @@ class AptRoots:
                 )
             mirror = apt_mirrors(self.mirrors, suite).roots[0]
             self._roots[suite] = self._stack.enter_context(
-                private_apt(suite, architecture, mirror, family=of)
+                private_apt(suite, architecture, mirror, family=of, retries=self.mirrors.retries)
             )
         return self._roots[suite]
 

@@ -120,7 +120,7 @@ def test_without_a_mirrors_file_the_machine_s_own_settings_count(
 def test_models_do_not_change_after_they_are_read() -> None:
     host = load_host("nv-h20")
     with pytest.raises(ValueError, match="frozen"):
-        host.gpus = 4  # type: ignore[misc]  # what must not work
+        host.gpus = 4  # what must not work
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def documented(values: Any, model: type[BaseModel]) -> Iterator[tuple[type[BaseM
     for key, value in values.items():
         field = next((f for n, f in model.model_fields.items() if key in (n, f.alias)), None)
         yield model, key
-        inner = [m for m in models_in(field.annotation)] if field else []
+        inner = list(models_in(field.annotation)) if field else []
         for nested in (value if isinstance(value, list) else [value]) if inner else []:
             for each in nested.values() if is_mapping_of_models(field) else [nested]:
                 if isinstance(each, dict):

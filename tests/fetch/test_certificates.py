@@ -25,7 +25,7 @@ def own_certificate(tmp_path: Path) -> Path:
     """A self-signed certificate for 127.0.0.1 and its key, in one PEM file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "private authority")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -88,6 +88,6 @@ def test_a_bundle_that_is_not_there_is_an_error_and_not_a_fallback(
 ) -> None:
     index = start_index()
     index.add("thing", FILE.filename, b"content")
-    with pytest.raises(FetchError, match="no CA bundle at /nowhere/ca.pem"):
+    with pytest.raises(FetchError, match="no CA bundle at /nowhere"):
         fetch_files(ui, [FILE], mirrors_to(index, ca_bundle="/nowhere/ca.pem"))
     assert index.log == []

@@ -181,7 +181,7 @@ def test_an_index_that_lists_another_hash_is_fatal_before_any_download(
 ) -> None:
     index = start_index()
     index.add("thing", "thing-1.0-py3-none-any.whl", b"other content")
-    with pytest.raises(HashMismatch, match="lists thing-1.0-py3-none-any.whl with sha256"):
+    with pytest.raises(HashMismatch, match="with sha256"):
         fetch_files(
             ui, [pinned("thing", "thing-1.0-py3-none-any.whl", b"content")], mirrors_to(index)
         )

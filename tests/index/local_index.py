@@ -100,6 +100,7 @@ class LocalIndex:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits for the client's acknowledgement
     index: LocalIndex
 
     def do_HEAD(self) -> None:

@@ -105,6 +105,7 @@ def test_a_mirror_that_does_not_answer_is_named(tmp_path: Path) -> None:
             "amd64",
             "http://127.0.0.1:9/debian",
             source="[trusted=yes]",
+            retries=0,
         )
     assert "127.0.0.1:9" in str(fault.value)
     assert "apt: trixie: in configs/mirrors.yaml" in fault.value.remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,8 @@ def test_the_committed_lock_pins_what_the_project_stands_on() -> None:
     ],
 )
 def test_an_unresolved_pin_exits_with_5_and_names_the_command_that_resolves_it(
-    ask, command
-) -> None:  # type: ignore[no-untyped-def]
+    ask: Callable[[Lock], object], command: str
+) -> None:
     with pytest.raises(Unresolved) as fault:
         ask(a_lock())
     assert fault.value.exit_code == 5

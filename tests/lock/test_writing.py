@@ -215,9 +215,7 @@ class TestCheck:
     ) -> None:
         make(ui)
         del project.projects["einops"]
-        with pytest.raises(
-            FetchError, match="einops-1.0-py3-none-any.whl is at none of the indexes"
-        ):
+        with pytest.raises(FetchError, match="is at none of the indexes"):
             check(ui)
 
     def test_an_edit_by_hand_is_noticed(
