@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
@@ -9,6 +10,8 @@ from dih20.errors import WheelError
 from dih20.image import engine
 from dih20.lock import Lock
 from dih20.wheels.build import Limits
+from dih20.wheels.evidence import write_evidence
+from dih20.wheels.image_facts import facts_of
 from dih20.wheels.wheel_set import build_wheels
 
 if TYPE_CHECKING:
@@ -16,20 +19,48 @@ if TYPE_CHECKING:
 
 
 def build_vendor(
-    ui: Console, *, only: str, image: str, jobs: int, memory_gb: float, plan_only: bool
+    ui: Console,
+    *,
+    only: str = "",
+    image: str = "",
+    jobs: int = 0,
+    memory_gb: float = 0.0,
+    plan_only: bool = False,
+    torch: bool = False,
+    evidence: str = "",
 ) -> dict[str, Any]:
     """Build the wheels for an image and give them as plain values."""
     lock = Lock.load()
     client = engine.connect()
     try:
         chosen = image or newest_image(client, lock)
+        if torch:
+            chosen = torch_tag(ui, client, chosen, lock, plan_only=plan_only)
         limits = Limits(jobs=jobs or None, memory_gb=memory_gb or None)
         rows = build_wheels(
             ui, client, chosen, lock, only=only or None, limits=limits, plan_only=plan_only
         )
+        facts = facts_of(client, chosen)
     finally:
         client.close()
+    if evidence and not plan_only:
+        write_evidence(ui, Path(evidence), facts, rows)
     return {"image": chosen, "wheels": [row.as_dict() for row in rows]}
+
+
+def torch_tag(
+    ui: Console, client: docker.DockerClient, image: str, lock: Lock, *, plan_only: bool
+) -> str:
+    """Give the image with torch on it; under --plan only one that is there already."""
+    from dih20.wheels import torch_layer
+
+    if not plan_only:
+        return torch_layer.with_torch(ui, client, image, lock)
+    tag = torch_layer.tag_of(client, image, lock)
+    if torch_layer.is_there(client, tag):
+        return tag
+    ui.line(f"  + layer torch on {image}   (then each wheel that needs torch)")
+    return image
 
 
 def newest_image(client: docker.DockerClient, lock: Lock) -> str:

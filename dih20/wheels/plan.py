@@ -124,13 +124,24 @@ def parts_of(
     return Parts(
         source=described.source,
         patchset=described.patchset,
-        recipe=digest_of(recipe.model_dump(mode="json", exclude={"about", "optional", "reason"})),
+        recipe=recipe_digest(recipe),
         environment=digest_of(environment),
         requirements=digest_of(requirements),
         toolchain=toolchain_of(lock, facts, recipe),
         torch=facts.torch if recipe.build.torch else "none",
         python_tag=tag,
     )
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Give the hash over what of a recipe can change the wheel or what is promised of it.
+
+    Words, limits and the headers that are looked for beforehand do neither.
+    """
+    plain = recipe.model_dump(mode="json", exclude={"about", "optional", "reason"})
+    for key in ("headers", "memory_per_job_gb", "timeout_minutes"):
+        del plain["build"][key]
+    return digest_of(plain)
 
 
 def toolchain_of(lock: Lock, facts: ImageFacts, recipe: Recipe) -> str:

@@ -41,25 +41,37 @@ END
 """
 
 
-def with_torch(ui: Console, client: docker.DockerClient, image: str, lock: Lock) -> str:
-    """Give the tag of the image with torch on it; the layer is made once per image and set of wheels."""
+def tag_of(client: docker.DockerClient, image: str, lock: Lock) -> str:
+    """Give the tag that the image with torch on it has; the image itself when it has torch."""
     facts = facts_of(client, image)
     if facts.has_torch:
         return image
-    wheels = lock.torch_wheels(facts.python_tag)
-    files = [wheel for wheel in wheels if wheel.name != lock.nccl().name]
-    key = digest_of([facts.image_id, *(f.sha256 for f in files), lock.nccl().sha256])[:12]
-    tag = f"{TAG}:{key}"
+    wheels = [*_without_nccl(lock, facts.python_tag), lock.nccl()]
+    return f"{TAG}:{digest_of([facts.image_id, *(wheel.sha256 for wheel in wheels)])[:12]}"
+
+
+def with_torch(ui: Console, client: docker.DockerClient, image: str, lock: Lock) -> str:
+    """Give the tag of the image with torch on it; the layer is made once per image and set of wheels."""
+    tag = tag_of(client, image, lock)
+    if tag == image:
+        return image
+    facts = facts_of(client, image)
     with ui.step("layer", f"torch on {image}") as step:
-        if _is_there(client, tag):
+        if is_there(client, tag):
             step.status, step.note = "hit", tag
             return tag
-        _make(ui, client, facts.image_id, tag, files, lock.nccl())
+        torch = _without_nccl(lock, facts.python_tag)
+        _make(ui, client, facts.image_id, tag, torch, lock.nccl())
         step.status, step.note = "miss", tag
     return tag
 
 
-def _is_there(client: docker.DockerClient, tag: str) -> bool:
+def _without_nccl(lock: Lock, python_tag: str) -> list[LockedFile]:
+    return [wheel for wheel in lock.torch_wheels(python_tag) if wheel.name != lock.nccl().name]
+
+
+def is_there(client: docker.DockerClient, tag: str) -> bool:
+    """Say whether the engine holds the tag."""
     from docker.errors import ImageNotFound
 
     try:
