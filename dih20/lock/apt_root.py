@@ -148,6 +148,7 @@ def prepare_root(
     """Fill a folder as a private apt root and read the suite's lists; `source` are the source's options."""
     for part in (
         "etc/apt/none",
+        "etc/apt/preferences.d",
         "var/lib/apt/lists/partial",
         "var/cache/apt/archives/partial",
         "var/lib/dpkg",

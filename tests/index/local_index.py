@@ -131,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(parts[1], parts[2])
         elif path in self.index.pool:
             self._send(200, self.index.pool[path])
+        elif parts[0] == "v2":
+            error = {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}
+            self._send(404, json.dumps(error).encode(), **{"Content-Type": "application/json"})
         else:
             self._send(404, b"not found")
 

@@ -16,51 +16,12 @@ from dih20.lock.stand_in import (
     read_package_list,
     resolve_base,
 )
-
-CONTROL = """\
-Package: {name}
-Version: {version}
-Architecture: amd64
-Maintainer: nobody <n@example.org>
-Installed-Size: 10
-{extra}Filename: pool/main/{name}_{version}_amd64.deb
-Size: 10
-SHA256: {sha256}
-Description: x
-"""
-
-
-def stanza(name: str, version: str = "1.0", extra: str = "") -> str:
-    return CONTROL.format(
-        name=name, version=version, extra=extra, sha256=f"{sum(name.encode()):064x}"
-    )
+from tests.lock.apt_fixture import small_apt
 
 
 @pytest.fixture
 def apt(tmp_path: Path) -> AptRoot:
-    """A private root that knows: tool needs lib exactly; lib; base; extra recommends base."""
-    index = tmp_path / "mirror/dists/trixie/main/binary-amd64/Packages"
-    index.parent.mkdir(parents=True)
-    packages = [
-        stanza("tool", extra="Depends: lib (= 1.0)\n"),
-        stanza("lib", extra="Depends: base\n"),
-        stanza("base"),
-        stanza("extra", extra="Recommends: base\n"),
-    ]
-    index.write_text("\n".join(packages) + "\n")
-    (tmp_path / "mirror/dists/trixie/Release").write_text(
-        f"Suite: trixie\nCodename: trixie\nArchitectures: amd64\nComponents: main\nSHA256:\n {sha256(index)} "
-        f"{index.stat().st_size} main/binary-amd64/Packages\n"
-    )
-    return prepare_root(
-        tmp_path / "root", "trixie", "amd64", f"file://{tmp_path}/mirror", source="[trusted=yes]"
-    )
-
-
-def sha256(path: Path) -> str:
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return small_apt(tmp_path)
 
 
 def names(files: list[LockedFile]) -> list[str]:
