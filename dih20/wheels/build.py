@@ -16,15 +16,15 @@ from dih20.errors import CompilerKilled, WheelError
 from dih20.lock import Lock
 from dih20.paths import build_dir, shown
 from dih20.wheels import driver_stub, preflight, sources, toolkit, tools
+from dih20.wheels.build_environment import environment_of
 from dih20.wheels.container import Job, Outcome, run_job
 from dih20.wheels.failures import as_error, read_failure
-from dih20.wheels.image_facts import INSIDE, PLAIN_PATH, ImageFacts
+from dih20.wheels.image_facts import INSIDE, ImageFacts
 from dih20.wheels.importing import import_in_image
 from dih20.wheels.inspector import inspect_wheel, raise_for
 from dih20.wheels.jobs import Jobs, bounded
 from dih20.wheels.plan import Wanted, nvcc_of
-from dih20.wheels.recipes import fill_in
-from dih20.wheels.repack import SOURCE_DATE_EPOCH, repack
+from dih20.wheels.repack import repack
 from dih20.wheels.store import Store, StoredWheel
 from dih20.wheels.verdicts import Verdict
 
@@ -135,7 +135,7 @@ class Builder:
             read_only[CUDA] = self._toolkit()
         job = Job(
             argv=("sh", "/di/job/build_wheel.sh"),
-            environment=self._environment(wanted, jobs),
+            environment=environment_of(wanted, self.facts, jobs),
             read_only=read_only,
             writable={"/di/out": work / "out"},
             memory_limit_bytes=jobs.memory_limit_bytes if self.limits.memory_gb else None,
@@ -156,38 +156,6 @@ class Builder:
 
     def _show(self, line: str) -> None:
         self.ui.line(f"    {line[:200]}", style="dim")
-
-    def _environment(self, wanted: Wanted, jobs: Jobs) -> dict[str, str]:
-        recipe = wanted.recipe
-        image = self.facts.environment
-        environment = {
-            "PATH": f"/build/site/bin:{image.get('PATH', PLAIN_PATH)}",
-            "HOME": "/build/home",
-            "TMPDIR": "/build/tmp",
-            "LANG": "C.UTF-8",
-            "MAX_JOBS": str(jobs.count),
-            "SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH),
-            "PYTHONPATH": "/build/site",
-            "PYTHONHASHSEED": "0",
-            "PIP_NO_INDEX": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            # Trust this one copied checkout, whoever owns it, and no other folder.
-            "GIT_CONFIG_COUNT": "1",
-            "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": "/build/source",
-        }
-        if "CPATH" in image:
-            environment["CPATH"] = image["CPATH"]
-        if recipe.build.nvcc:
-            environment |= {"CUDA_HOME": CUDA, "PATH": f"{environment['PATH']}:{CUDA}/bin"}
-        if recipe.linking.driver_stub:
-            environment["LIBRARY_PATH"] = str(driver_stub.FOLDER)
-        if wanted.described.marker:
-            environment["DI_PATCH_MARKER"] = wanted.described.marker
-        own = {
-            name: fill_in(value, wanted.places) for name, value in recipe.build.environment.items()
-        }
-        return environment | own
 
     def _toolkit(self) -> Path:
         return toolkit.assemble(self.ui, self.lock)

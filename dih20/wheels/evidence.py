@@ -6,14 +6,12 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dih20.console import Console
 from dih20.paths import shown
 from dih20.wheels.image_facts import ImageFacts
-
-if TYPE_CHECKING:
-    from dih20.wheels.wheel_set import Row
+from dih20.wheels.rows import Row
 
 
 def write_evidence(ui: Console, path: Path, facts: ImageFacts, rows: Sequence[Row]) -> None:

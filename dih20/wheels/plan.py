@@ -49,7 +49,7 @@ def consider(lock: Lock, facts: ImageFacts, recipe: Recipe, store: Store) -> lis
         )
         return found
     else:
-        return [_wanted(lock, facts, recipe, store)]
+        found.append(_wanted(lock, facts, recipe, store))
     if recipe.drop_in and _is_there(recipe):
         found.append(_wanted(lock, facts, recipe.as_drop_in(), store))
     return found

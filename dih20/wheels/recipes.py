@@ -106,6 +106,8 @@ class Recipe(Section):
             raise ValueError("policy drop-in needs drop_in and reason")
         if self.policy == "real-or-drop-in" and not (self.source and self.drop_in):
             raise ValueError("policy real-or-drop-in needs source and drop_in")
+        if self.drop_in and self.policy == "build":
+            raise ValueError("policy build has no drop_in; real-or-drop-in has")
         if self.drop_in and self.drop_in.path is None:
             raise ValueError("a drop-in is a folder of this repository: drop_in: {path: ...}")
         return self

@@ -129,12 +129,16 @@ def _make(
             changes = [
                 f"CMD {_json(config.get('Cmd') or ['/bin/sh'])}",
                 f"ENTRYPOINT {_json(config.get('Entrypoint') or [])}",
-                "LABEL dih20.torch-layer=stand-in",
+                f"LABEL dih20.torch={_version_of(torch)}",
             ]
             container.commit(repository=repository, tag=version, changes=changes)
         finally:
             with contextlib.suppress(DockerException):
                 container.remove(force=True)
+
+
+def _version_of(wheels: Sequence[LockedFile]) -> str:
+    return next(wheel.version for wheel in wheels if wheel.name == "torch")
 
 
 def _json(value: object) -> str:

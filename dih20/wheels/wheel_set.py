@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-import zipfile
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dih20.console import Console
 from dih20.errors import NotForSm90, ToolError, WheelError
@@ -15,36 +13,13 @@ from dih20.lock import Lock
 from dih20.wheels.build import Builder, Limits
 from dih20.wheels.image_facts import ImageFacts, facts_of
 from dih20.wheels.plan import Skipped, Wanted, as_plan, consider
+from dih20.wheels.provider import choose, refuse_two_providers, settle_providers
 from dih20.wheels.recipes import Recipe, load_all, select
+from dih20.wheels.rows import Row, Status, show_table
 from dih20.wheels.store import Store, StoredWheel
 
 if TYPE_CHECKING:
     import docker
-
-Status = Literal["hit", "built", "skipped", "unusable", "failed"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """What became of one recipe."""
-
-    recipe: Recipe
-    status: Status
-    note: str
-    wheel: StoredWheel | None = None
-    seconds: float = 0.0
-    error: ToolError | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        wheel = self.wheel
-        return {
-            "name": self.recipe.name,
-            "status": self.status,
-            "note": self.note,
-            "seconds": round(self.seconds, 1),
-            "wheel": wheel and {k: v for k, v in wheel.record().items() if k != "parts"},
-            **({"error": self.error.as_dict()} if self.error else {}),
-        }
 
 
 def build_wheels(
@@ -75,7 +50,7 @@ def build_wheels(
     builder = Builder(
         ui=ui, client=client, facts=facts, lock=lock, store=store, limits=limits or Limits()
     )
-    rows = [_carry_out(ui, builder, item) for item in considered]
+    rows = settle_providers([_carry_out(ui, builder, item) for item in considered], store)
     show_table(ui, rows)
     refuse_two_providers([row.wheel for row in rows if row.wheel])
     _raise_for_missing(rows)
@@ -131,49 +106,6 @@ def _raise_for_missing(rows: Iterable[Row]) -> None:
         )
 
 
-def show_table(ui: Console, rows: Iterable[Row]) -> None:
-    """Print a line per recipe: name, version, what happened and why, size, seconds, sha256."""
-    cells = []
-    for row in rows:
-        wheel = row.wheel
-        cells.append(
-            [
-                row.recipe.name,
-                wheel.version if wheel else "-",
-                row.status,
-                row.note,
-                f"{wheel.size_bytes / 1e6:.1f} MB" if wheel else "-",
-                f"{row.seconds:.1f}",
-                wheel.sha256[:12] if wheel else "-",
-            ]
-        )
-    ui.table(["wheel", "version", "status", "why", "size", "s", "sha256"], cells)
-
-
-def refuse_two_providers(wheels: Iterable[StoredWheel]) -> None:
-    """Raise when two wheels bring the same top-level package: which one wins would be chance."""
-    owners: dict[str, list[str]] = defaultdict(list)
-    for wheel in wheels:
-        for package in top_level_packages(wheel):
-            owners[package].append(wheel.path.name)
-    twice = {package: names for package, names in owners.items() if len(set(names)) > 1}
-    if twice:
-        raise WheelError(
-            found="; ".join(
-                f"{package} comes from {' and '.join(names)}" for package, names in twice.items()
-            ),
-            expected="exactly one provider of each package",
-            remedy="remove one of the two recipes' wheels, or make one a drop-in of the other",
-        )
-
-
-def top_level_packages(wheel: StoredWheel) -> set[str]:
-    """Give the packages and modules that a wheel puts on the path."""
-    with zipfile.ZipFile(wheel.path) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
-    return {top.removesuffix(".py") for top in tops if not top.endswith((".dist-info", ".data"))}
-
-
 def wheels_for(
     client: docker.DockerClient,
     image: str,
@@ -192,14 +124,16 @@ def wheels_for(
     found: list[StoredWheel] = []
     missing: list[str] = []
     for recipe in select(load_all(), only):
-        for item in consider(lock, facts, recipe, store):
-            if isinstance(item, Skipped):
-                continue
-            if item.hit is None:
-                missing.append(f"{recipe.name} ({item.why})")
-            else:
+        wanted = [i for i in consider(lock, facts, recipe, store) if isinstance(i, Wanted)]
+        if recipe.policy == "real-or-drop-in" and len(wanted) > 1:
+            provider, why = choose(store, wanted[0].hit, wanted[1].hit)
+            wanted = [replace(wanted[1], hit=provider, why=why)]
+        for item in wanted:
+            if item.hit is not None:
                 refuse_mismatch(item.hit, facts)
                 found.append(item.hit)
+            elif not recipe.optional:
+                missing.append(f"{recipe.name} ({item.why})")
     if missing:
         raise WheelError(
             found=f"not in the wheel store: {', '.join(missing)}",

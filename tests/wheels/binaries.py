@@ -79,6 +79,7 @@ def recipe(
         distribution="vendor",
         about="a vendor of the tests",
         source=RecipeSource(path="."),
+        policy="real-or-drop-in" if drop_in else "build",
         drop_in=RecipeSource(path=drop_in) if drop_in else None,
         optional=optional,
         device_code=device_code or DeviceCodePromise(),

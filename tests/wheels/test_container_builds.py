@@ -27,8 +27,9 @@ from dih20.wheels.container import Job, run_job
 from dih20.wheels.device_code import device_code_of
 from dih20.wheels.image_facts import facts_of
 from dih20.wheels.recipes import DeviceCodePromise, Recipe, RecipeSource, load_all
+from dih20.wheels.rows import Row
 from dih20.wheels.store import Store
-from dih20.wheels.wheel_set import Row, build_wheels, refuse_mismatch, wheels_for
+from dih20.wheels.wheel_set import build_wheels, refuse_mismatch, wheels_for
 from tests.wheels.vendors import dying_compiler, ninja_vendor, vendor_recipe
 
 pytestmark = pytest.mark.docker
@@ -177,6 +178,7 @@ def test_a_blackwell_only_vendor_ends_the_build_unless_it_is_optional(
         folder,
         build={"nvcc": True},
         device_code=AOT,
+        policy="real-or-drop-in",
         drop_in=RecipeSource(path="dropins/not-there"),
         optional=True,
     )
