@@ -17,6 +17,7 @@ from dih20.lock.model import Lock
 from dih20.lock.source_pins import source_folder
 from dih20.lock.tree_version import check_submodules, git
 from dih20.paths import cache_dir
+from dih20.plan import Action
 
 
 def git_tree(source: LockedSource) -> Path:
@@ -30,6 +31,21 @@ def git_tree(source: LockedSource) -> Path:
             remedy="run `./inv fetch --only sources`",
         )
     return folder
+
+
+def git_actions(lock: Lock) -> list[Action]:
+    """Give an action per git source; those in the cache are done already."""
+    if isinstance(lock.upstream, str):
+        return []
+    return [
+        Action(
+            verb="clone",
+            target=f"source {source.name} at {source.commit[:12]}",
+            needed=not _place(source.commit).is_dir(),
+        )
+        for source in lock.upstream.values()
+        if source.commit
+    ]
 
 
 def fetch_git_sources(ui: Console, lock: Lock, image: ImageConfig) -> None:

@@ -25,9 +25,10 @@ def groups_of(lock: Lock, base_name: str) -> dict[str, Callable[[], list[LockedF
         "sources": lock.sources,
         "nccl-for-tests": lambda: [lock.nccl_for_tests()],
     }
+    # a base from a registry has no files of its own: the engine pulls it (base_image)
+    groups["base"] = lambda: lock.base_debs(base_name)
     if base.is_stand_in:
         # what a registry base brings itself
-        groups["base"] = lambda: lock.base_debs(base_name)
         groups["toolkit"] = lock.toolkit_wheels
         groups["torch"] = lambda: lock.torch_wheels(tag)
     return groups

@@ -6,10 +6,11 @@ from contextlib import ExitStack
 
 from dih20.config.image import ImageConfig, RegistryBase, StandInBase
 from dih20.config.mirrors import Mirrors
-from dih20.errors import LockError
+from dih20.errors import LockError, Unresolved
 from dih20.index.apt_mirrors import apt_mirrors, family
 from dih20.index.session import open_session
 from dih20.lock.apt_root import AptRoot, private_apt
+from dih20.lock.engine import NotReachable, engine_client
 from dih20.lock.files import UNRESOLVED, Base, LockedFile
 from dih20.lock.registry import resolve_digest
 from dih20.lock.stand_in import (
@@ -105,12 +106,11 @@ def _status_of_image(base: Base) -> str:
     import io
     import tarfile
 
-    import docker
     from docker.errors import DockerException, ImageNotFound
 
     reference = base.reference
     try:
-        client = docker.from_env(timeout=120)
+        client = engine_client(timeout_s=120)
         container = client.containers.create(reference, command=["true"], network_disabled=True)
         try:
             chunks, _ = container.get_archive("/var/lib/dpkg/status")
@@ -122,6 +122,8 @@ def _status_of_image(base: Base) -> str:
             container.remove(force=True)
     except ImageNotFound as fault:
         raise _no_image(base, f"no engine here holds {reference}") from fault
+    except NotReachable as fault:
+        raise _no_image(base, str(fault)) from fault
     except DockerException as fault:
         raise _no_image(
             base, f"the Docker engine could not give the base's package list: {fault}"
@@ -129,10 +131,8 @@ def _status_of_image(base: Base) -> str:
 
 
 def _no_image(base: Base, why: str) -> LockError:
-    from dih20.errors import Unresolved
-
     return Unresolved(
         found=f"apt packages for base {base.name!r}: {why}",
         expected=f"an engine that holds the base, to see what is in it already (digest {base.digest or UNRESOLVED})",
-        remedy="pull the base there, then run `./inv lock --only apt`",
+        remedy=f"run `./inv fetch --base {base.name} --only base`, then `./inv lock --only apt`",
     )

@@ -99,7 +99,7 @@ class Lock(Pinned):
 
     def debs(self, base: str) -> list[LockedFile]:
         """Give the apt packages put on a base, with every dependency that the base lacks."""
-        self.base(base)
+        self.base(base).require_digest()
         return self._resolved(
             self.apt.get(base, UNRESOLVED), f"apt packages for base {base!r}", "apt"
         )

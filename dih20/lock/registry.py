@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dih20.errors import FetchError, PinMoved, Unresolved
 from dih20.index.session import plain_reason
+from dih20.lock.engine import NotReachable, engine_client
 
 if TYPE_CHECKING:
     import requests
@@ -25,10 +26,6 @@ _MANIFESTS = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     ]
 )
-
-
-class NotReachable(Exception):
-    """One way to a registry is closed; its text says why. Always turned into an Unresolved."""
 
 
 class Registry(Protocol):
@@ -122,15 +119,7 @@ def open_registry(image: str, session: requests.Session) -> Registry:
     name = ImageName.parse(image)
     if name.host:
         return HttpRegistry(name.host, session)
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        client = docker.from_env(timeout=60)
-        client.version()
-    except DockerException as fault:
-        raise NotReachable(f"no Docker engine to ask through: {_innermost(fault)}") from fault
-    return EngineRegistry(client)
+    return EngineRegistry(engine_client())
 
 
 def resolve_digest(image: str, session: requests.Session) -> str:
@@ -183,9 +172,3 @@ def _not_asked(image: str, why: str) -> Unresolved:
 
 def _digest(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
-
-
-def _innermost(fault: BaseException) -> str:
-    while fault.__cause__ or fault.__context__:
-        fault = fault.__cause__ or fault.__context__ or fault
-    return str(fault)

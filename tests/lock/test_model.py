@@ -83,7 +83,8 @@ def test_the_committed_lock_pins_what_the_project_stands_on() -> None:
     [
         (lambda lock: lock.base("vllm").require_digest(), "./inv lock --only base"),
         (lambda lock: lock.base("vllm").reference, "./inv lock --only base"),
-        (lambda lock: lock.debs("vllm"), "./inv lock --only apt"),
+        (lambda lock: lock.debs("vllm"), "./inv lock --only base"),
+        (lambda lock: with_digest(lock).debs("vllm"), "./inv lock --only apt"),
         (lambda lock: lock.header_wheels(), "./inv lock --only wheels"),
         (lambda lock: lock.build_requirements("cp312"), "./inv lock --only wheels"),
         (lambda lock: lock.requirements("cp312"), "./inv lock --only requirements"),
@@ -96,6 +97,11 @@ def test_an_unresolved_pin_exits_with_5_and_names_the_command_that_resolves_it(
         ask(a_lock())
     assert fault.value.exit_code == 5
     assert f"`{command}`" in fault.value.remedy
+
+
+def with_digest(lock: Lock) -> Lock:
+    vllm = lock.base("vllm").model_copy(update={"digest": f"sha256:{7:064x}"})
+    return lock.model_copy(update={"bases": {**lock.bases, "vllm": vllm}})
 
 
 def test_a_registry_base_is_pulled_by_digest_and_never_by_its_tag() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from dih20.config import load_image
-from dih20.errors import Unresolved
+from dih20.console import Console
+from dih20.errors import FetchError, Unresolved
+from dih20.fetch.base_image import fetch_base_image
 from dih20.lock import Base
 from dih20.lock.base_pins import apt_closure
 from dih20.lock.registry import EngineRegistry
@@ -95,6 +97,7 @@ def test_the_engine_says_what_a_tag_is_and_that_another_digest_is_not_there(
 
 
 def test_apt_packages_are_resolved_against_the_packages_in_the_pulled_base(
+    ui: Console,
     engine: Any,
     private_engine: Any,
     start_index: StartIndex,
@@ -103,7 +106,41 @@ def test_apt_packages_are_resolved_against_the_packages_in_the_pulled_base(
 ) -> None:
     registry = start_index()
     digest = push_image(registry, "v1", STATUS)
-    base = Base(
+    base = registry_base(registry, digest)
+    image = load_image().model_copy(update={"apt": ("tool",)})
+    roots: Any = Roots(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", private_engine.url)
+    with pytest.raises(
+        Unresolved, match=f"no engine here holds 127.0.0.1:{registry.port}/team/base@{digest}"
+    ):
+        apt_closure(base, image, roots)
+    fetch_base_image(ui, base)
+    assert ui.steps[-1].status == "miss"
+    fetch_base_image(ui, base)
+    assert ui.steps[-1].status == "hit"
+    assert [f.name for f in apt_closure(base, image, roots)] == ["lib", "tool"]
+    assert engine.containers.list(all=True, filters={"ancestor": base.reference}) == []
+
+
+def test_a_base_whose_digest_is_gone_is_an_error_and_its_tag_is_not_pulled(
+    ui: Console,
+    engine: Any,
+    private_engine: Any,
+    start_index: StartIndex,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = start_index()
+    push_image(registry, "v1", STATUS)
+    monkeypatch.setenv("DOCKER_HOST", private_engine.url)
+    base = registry_base(registry, f"sha256:{5:064x}")
+    with pytest.raises(FetchError, match=r"could not be pulled: .*manifest unknown") as fault:
+        fetch_base_image(ui, base)
+    assert "the tag is never taken in its place" in fault.value.expected
+    assert registry.asked("/manifests/v1") == []
+
+
+def registry_base(registry: LocalIndex, digest: str) -> Base:
+    return Base(
         name="vllm",
         image=f"127.0.0.1:{registry.port}/team/base:v1",
         suite="trixie",
@@ -113,13 +150,3 @@ def test_apt_packages_are_resolved_against_the_packages_in_the_pulled_base(
         torch="2.13.0+cu130",
         glibc="2.39",
     )
-    image = load_image().model_copy(update={"apt": ("tool",)})
-    roots: Any = Roots(tmp_path)
-    monkeypatch.setenv("DOCKER_HOST", private_engine.url)
-    with pytest.raises(
-        Unresolved, match=f"no engine here holds 127.0.0.1:{registry.port}/team/base@{digest}"
-    ):
-        apt_closure(base, image, roots)
-    engine.images.pull(base.reference)
-    assert [f.name for f in apt_closure(base, image, roots)] == ["lib", "tool"]
-    assert engine.containers.list(all=True, filters={"ancestor": base.reference}) == []
