@@ -75,7 +75,12 @@ def _install_config(wanted: Wanted) -> dict[str, Any]:
         "Entrypoint": [],
         "Cmd": ["/bin/sh", "-euc", _INSTALL, "sh", "yes" if wanted.tree else "no", *files],
         "Labels": {"dih20.owner": OWNER, "dih20.role": "install"},
-        "HostConfig": {"NetworkMode": "none", "Mounts": mounts, "Privileged": False},
+        "HostConfig": {
+            "NetworkMode": "none",
+            "Mounts": mounts,
+            "Tmpfs": {"/mnt": ""},  # else the mount points would stay in the layer
+            "Privileged": False,
+        },
     }
 
 

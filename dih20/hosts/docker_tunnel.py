@@ -12,11 +12,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import docker
 import paramiko
 import requests
+from docker.transport import UnixHTTPAdapter
 
 from dih20.errors import EngineError, HostError
 from dih20.hosts.docker_cli import docker_environment, docker_path
@@ -41,14 +42,21 @@ def docker_client(runner: SshRunner) -> Iterator[docker.DockerClient]:
             tunnel.close()
 
 
+class _OnePool(UnixHTTPAdapter):
+    """Use one pool for all requests: the SDK keeps one per URL, each with a connection of its own."""
+
+    def get_connection(self, url: Any, proxies: Any = None) -> Any:
+        return super().get_connection("", proxies)
+
+
 def _client(tunnel: Tunnel, runner: SshRunner) -> docker.DockerClient:
+    base_url = f"unix://{tunnel.path}"
     try:
-        return docker.DockerClient(
-            base_url=f"unix://{tunnel.path}",
-            version="auto",
-            timeout=_ANSWER_TIMEOUT_S,
-            max_pool_size=_POOLED,
-        )
+        client = docker.DockerClient(base_url=base_url, version="auto", timeout=_ANSWER_TIMEOUT_S)
+        client.api.close()
+        adapter = _OnePool(f"http+{base_url}", timeout=_ANSWER_TIMEOUT_S, max_pool_size=_POOLED)
+        client.api.mount("http+docker://", adapter)
+        return client
     except (docker.errors.DockerException, requests.RequestException) as fault:
         said = tunnel.last_words or str(fault)
         raise EngineError(

@@ -100,21 +100,33 @@ class SshRunner:
     @contextmanager
     def session(self) -> Iterator[paramiko.Channel]:
         """Give a fresh channel of the shared connection, and take part in sshd's MaxSessions."""
-        with self._sessions:
-            try:
-                channel = self._transport.open_session(timeout=_SESSION_TIMEOUT_S)
-            except paramiko.ChannelException as fault:
-                raise HostError(
-                    found=f"{self.name} refused another session on this connection: {fault.text}",
-                    expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
-                    remedy="raise MaxSessions in the host's sshd_config, then repeat",
-                ) from fault
-            except (paramiko.SSHException, EOFError, OSError) as fault:
-                raise self._lost() from fault
+        if not self._sessions.acquire(timeout=_SESSION_TIMEOUT_S):
+            raise HostError(
+                found=f"all {SESSIONS} sessions of the connection to {self.name} were busy for "
+                f"{_SESSION_TIMEOUT_S:.0f} s",
+                expected="one that ends",
+                remedy="see with `ps` on the host what hangs, then repeat",
+            )
+        try:
+            channel = self._open_session()
             try:
                 yield channel
             finally:
                 channel.close()
+        finally:
+            self._sessions.release()
+
+    def _open_session(self) -> paramiko.Channel:
+        try:
+            return self._transport.open_session(timeout=_SESSION_TIMEOUT_S)
+        except paramiko.ChannelException as fault:
+            raise HostError(
+                found=f"{self.name} refused another session on this connection: {fault.text}",
+                expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
+                remedy="raise MaxSessions in the host's sshd_config, then repeat",
+            ) from fault
+        except (paramiko.SSHException, EOFError, OSError) as fault:
+            raise self._lost() from fault
 
     def put(self, local: Path, remote: str, ui: Console, *, sha256: str = "") -> None:
         """Copy a file to the host: resumed if it broke off, verified there, then moved into place.

@@ -66,3 +66,41 @@ def test_an_engine_that_is_not_there_is_said_in_dockers_own_words(
             host.docker()
     assert "none.sock" in failed.value.found
     assert "docker_socket" in failed.value.remedy
+
+
+def test_many_calls_take_one_session_of_the_connection(
+    sshd: PrivateSshd, private_second_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dih20.hosts.docker_tunnel import Tunnel
+
+    carried: list[object] = []
+    carry = Tunnel._carry
+
+    def counted(tunnel: Tunnel, connection: Any) -> None:
+        carried.append(connection)
+        carry(tunnel, connection)
+
+    monkeypatch.setattr(Tunnel, "_carry", counted)
+    with connect(host_for(sshd, docker_socket=socket_of(private_second_engine))) as host:
+        client = host.docker()
+        for _ in range(4):
+            client.containers.list(all=True)
+            client.images.list()
+            client.info()
+    assert len(carried) <= 3  # at most two to negotiate the version, then one for all
+
+
+def test_when_every_session_is_taken_the_next_call_fails_and_does_not_hang(
+    sshd: PrivateSshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import ExitStack
+
+    from dih20.errors import HostError
+    from dih20.hosts.ssh import SESSIONS
+
+    monkeypatch.setattr("dih20.hosts.ssh._SESSION_TIMEOUT_S", 1.0)
+    with connect(host_for(sshd)) as host, ExitStack() as held:
+        for _ in range(SESSIONS):
+            held.enter_context(host.session())
+        with pytest.raises(HostError, match="sessions of the connection"):
+            host.run(["true"])
