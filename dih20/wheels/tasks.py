@@ -31,5 +31,12 @@ def build_vendor(
     from dih20.wheels.command import build_vendor as carry_out
 
     return carry_out(
-        run.ui, only=only, image=image, jobs=jobs, memory_gb=memory, plan_only=run.plan
+        run.ui,
+        only=only,
+        image=image,
+        jobs=jobs,
+        memory_gb=memory,
+        plan_only=run.plan,
+        torch=torch,
+        evidence=evidence,
     )

@@ -99,10 +99,13 @@ def _raise_for_missing(rows: Iterable[Row]) -> None:
             continue
         if row.error:
             raise row.error
-        raise NotForSm90(
+        needs_torch = row.recipe.build.torch and row.recipe.policy == "build"
+        raise (WheelError if needs_torch else NotForSm90)(
             found=f"{row.recipe.name}: {row.note}",
-            expected="a wheel: the recipe is not optional",
-            remedy=f"see recipes/{row.recipe.name}.yaml and the image's torch, or declare it optional",
+            expected=f"a wheel: recipes/{row.recipe.name}.yaml does not call it optional",
+            remedy="build in an image with torch (--torch puts the lock's on the stand-in), or leave it out with --only"
+            if needs_torch
+            else "bring its drop-in into the tree, or declare the recipe optional",
         )
 
 
