@@ -36,6 +36,10 @@ class AptRoot:
     architecture: str
     mirror: str
 
+    @property
+    def shown(self) -> str:
+        return without_password(self.mirror)
+
     def set_installed(self, status: str) -> None:
         """Make apt believe that a base holds these packages (the text of its dpkg status file)."""
         (self.folder / "var/lib/dpkg/status").write_text(status)
@@ -60,7 +64,7 @@ class AptRoot:
             raise LockError(
                 found=f"`{tool} {' '.join(arguments)[:200]}` for {self.suite} exited {done.returncode}: "
                 + "\n  ".join(said[-12:] or [done.stderr.strip()[-500:]]),
-                expected=f"an answer from the mirror {without_password(self.mirror)}",
+                expected=f"an answer from the mirror {self.shown}",
                 remedy=f"mend what it names; the mirror is chosen under apt: {self.suite}: in configs/mirrors.yaml",
             )
         return done.stdout

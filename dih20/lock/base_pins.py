@@ -69,11 +69,26 @@ class AptRoots:
                     expected="a Debian or Ubuntu suite, such as trixie or noble",
                     remedy="correct suite: under bases: in configs/images",
                 )
-            mirror = apt_mirrors(self.mirrors, suite).roots[0]
-            self._roots[suite] = self._stack.enter_context(
-                private_apt(suite, architecture, mirror, family=of, retries=self.mirrors.retries)
-            )
+            self._roots[suite] = self._first_that_answers(suite, architecture, of)
         return self._roots[suite]
+
+    def _first_that_answers(self, suite: str, architecture: str, of: str) -> AptRoot:
+        """Try the declared mirrors in their order; when none answers, all of them are named."""
+        refused = []
+        for mirror in apt_mirrors(self.mirrors, suite).roots:
+            try:
+                return self._stack.enter_context(
+                    private_apt(
+                        suite, architecture, mirror, family=of, retries=self.mirrors.retries
+                    )
+                )
+            except LockError as fault:
+                refused.append(fault)
+        raise LockError(
+            found="\n  ".join(fault.found for fault in refused),
+            expected="\n  ".join(fault.expected for fault in refused),
+            remedy=refused[-1].remedy,
+        )
 
 
 def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:

@@ -7,15 +7,12 @@ from typing import Any
 
 from dih20.config import load_image, load_mirrors
 from dih20.config.image import ImageConfig
-from dih20.config.mirrors import Mirrors
 from dih20.console import Console
-from dih20.errors import FetchError, LockError, PinMoved, ToolError, Unresolved
-from dih20.index.session import open_session
-from dih20.index.shelf import Indexes, open_indexes
+from dih20.errors import LockError, PinMoved
 from dih20.lock.canonical import render
-from dih20.lock.files import UNRESOLVED, LockedFile
+from dih20.lock.files import UNRESOLVED
 from dih20.lock.model import Lock
-from dih20.lock.registry import check_digest
+from dih20.lock.served import check_bases, check_debs, check_index_files
 from dih20.lock.source_pins import source_folder
 from dih20.lock.tree_version import tree_version
 from dih20.lock.wants import SECTIONS, chosen, parts_of, wanted_by
@@ -32,8 +29,9 @@ def check_lock(ui: Console, *, only: str, image_name: str, offline: bool) -> dic
         step.note = ", ".join(sections)
     if not offline:
         if "base" in sections:
-            _check_bases(ui, lock, mirrors)
-        _check_served(ui, lock, mirrors, sections)
+            check_bases(ui, lock, mirrors)
+        check_index_files(ui, lock, mirrors, sections)
+        check_debs(ui, lock, mirrors, sections)
         if "sources" in sections:
             _check_paths(lock, image)
     unresolved = list(unresolved_parts(lock))
@@ -72,76 +70,6 @@ def unresolved_parts(lock: Lock) -> Iterator[str]:
     for name, files in sorted(lock.apt.items()):
         if files == UNRESOLVED:
             yield f"apt packages on base {name}: `./inv lock --only apt` where an engine holds the base"
-
-
-def _check_bases(ui: Console, lock: Lock, mirrors: Mirrors) -> None:
-    for name, base in sorted(lock.bases.items()):
-        if base.image is None:
-            continue
-        with ui.step("ask", f"what {base.image} is now") as step:
-            if not base.is_resolved:
-                step.status, step.note = "not run", "its digest was never resolved"
-                continue
-            try:
-                check_digest(base.image, base.digest, open_session(mirrors))
-            except Unresolved as fault:
-                step.status, step.note = "not run", fault.found
-                ui.warn(f"base {name} was not compared: {fault.found}")
-
-
-def _check_served(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple[str, ...]) -> None:
-    files = list(_index_files(lock, sections))
-    if not files:
-        return
-    indexes = open_indexes(mirrors)
-    with ui.step("ask", f"the indexes about {len(files)} files") as step:
-        faults = [fault for file in files for fault in _moved(file, indexes)]
-        if faults:
-            kind = PinMoved if any(isinstance(f, PinMoved) for f in faults) else FetchError
-            raise kind(
-                found="\n  ".join(f.found for f in faults),
-                expected=f"the files in di.lock.yaml, at {indexes.shown} (from {indexes.source})",
-                remedy="name an index that has them in configs/mirrors.yaml, or accept what is served: `./inv lock`",
-            )
-        step.note = f"{indexes.shown}, from {indexes.source}"
-
-
-def _index_files(lock: Lock, sections: tuple[str, ...]) -> Iterator[LockedFile]:
-    groups: list[Any] = []
-    if "wheels" in sections:
-        wheels = lock.wheels
-        groups += [
-            wheels.headers,
-            wheels.toolkit,
-            wheels.inspector,
-            wheels.nccl,
-            wheels.nccl_for_tests,
-        ]
-        groups += [
-            g
-            for by_tag in (wheels.build, wheels.torch)
-            if isinstance(by_tag, dict)
-            for g in by_tag.values()
-        ]
-    if "requirements" in sections and isinstance(lock.python, dict):
-        groups += lock.python.values()
-    if "sources" in sections and isinstance(lock.upstream, dict):
-        groups.append(lock.sources())
-    seen = {file.sha256: file for group in groups if group != UNRESOLVED for file in group}
-    yield from seen.values()
-
-
-def _moved(file: LockedFile, indexes: Indexes) -> Iterator[ToolError]:
-    listed = [f for f in indexes.files(file.name) if f.filename == file.filename and f.sha256]
-    parts = {"expected": "", "remedy": ""}
-    if not listed:
-        yield FetchError(found=f"{file.filename} is at none of the indexes", **parts)
-    for entry in listed:
-        if entry.sha256 != file.sha256:
-            yield PinMoved(
-                found=f"{file.filename}: lock says {file.sha256}, index {entry.index} now {entry.sha256}",
-                **parts,
-            )
 
 
 def _check_paths(lock: Lock, image: ImageConfig) -> None:

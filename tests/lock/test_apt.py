@@ -10,6 +10,7 @@ import pytest
 from dih20.errors import LockError
 from dih20.lock import LockedFile
 from dih20.lock.apt_root import AptRoot, prepare_root
+from dih20.lock.served import moved_debs
 from dih20.lock.stand_in import (
     installed_status,
     package_list_digest,
@@ -104,6 +105,17 @@ def test_the_digest_of_a_base_follows_every_package_and_not_their_order(apt: Apt
     assert package_list_digest(files) == package_list_digest(files[::-1])
     changed = [files[0].model_copy(update={"version": "1.0-2"}), files[1]]
     assert package_list_digest(changed) != package_list_digest(files)
+
+
+def test_a_package_whose_version_or_content_moved_at_the_mirror_is_named(apt: AptRoot) -> None:
+    lib, base = apt.pin(["lib", "base"])[::-1]
+    assert moved_debs([lib, base], apt) == []
+    older = lib.model_copy(update={"version": "0.9"})
+    assert moved_debs([older, base], apt) == ["lib: lock says 0.9, mirror now 1.0"]
+    other = lib.model_copy(update={"sha256": "f" * 64})
+    assert moved_debs([other], apt) == [f"lib: lock says {'f' * 64}, mirror now {lib.sha256}"]
+    gone = lib.model_copy(update={"name": "nowhere"})
+    assert moved_debs([gone, base], apt) == ["nowhere: lock says 1.0, mirror has none"]
 
 
 def test_debootstrap_and_apt_are_here_so_that_these_tests_mean_something() -> None:
