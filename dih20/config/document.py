@@ -11,6 +11,8 @@ import yaml
 from dih20.errors import ConfigError
 from dih20.paths import shown
 
+# the C loader is ten times as fast, and knows the same lines
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str | int, ...]
 
 
@@ -31,8 +33,11 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Parse a file as one mapping; a syntax error or a key given twice is a ConfigError."""
+    values: Any = None
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        loader = _LOADER(path.read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        values = loader.construct_document(root) if root else {}
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         line = mark.line + 1 if mark else 1
@@ -57,7 +62,6 @@ def read_document(path: Path) -> Document:
         )
     lines: dict[KeyPath, int] = {}
     _collect_lines(root, (), path, lines)
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
     return Document(path=path, values=values, lines=lines)
 
 

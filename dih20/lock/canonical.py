@@ -6,6 +6,7 @@ the name of a base or source.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -60,8 +61,8 @@ def render(lock: Lock) -> str:
 
 
 def canonical_bytes(lock: Lock) -> bytes:
-    """Give what the identity is taken over: the text without its header."""
-    return render(lock).removeprefix(HEADER.format(image=lock.image)).encode()
+    """Give what the identity is taken over: the same values in the same order, as JSON."""
+    return json.dumps(to_plain(lock), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def write(lock: Lock, path: Path) -> None:

@@ -34,6 +34,8 @@ def test_the_order_in_which_pins_were_found_does_not_count() -> None:
 def test_the_identity_follows_any_pin_and_no_comment(tmp_path: Path) -> None:
     other = a_lock(python={"cp313": (a_file("numpy", version="2.3.6"),)})
     assert other.identity != a_lock().identity
+    copied = a_lock().model_copy(update={"python": other.python})
+    assert copied.identity == other.identity
     path = tmp_path / "di.lock.yaml"
     path.write_text("# one more comment\n" + render(a_lock()))
     assert Lock.load(path).identity == a_lock().identity
