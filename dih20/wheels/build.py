@@ -65,8 +65,6 @@ class Builder:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         tree = sources.materialise(self.ui, self.lock, recipe.source) if recipe.source else Path()
-        if recipe.build.version_from_git:
-            self.ui.line(f"  {recipe.name} is built from commit {sources.commit_of(tree)}")
         for line in wanted.nccl_lines:
             self.ui.line(f"  {line}", style="dim")
         jobs = self._jobs(wanted)
@@ -131,6 +129,8 @@ class Builder:
             "/di/job": work / "job",
             "/di/requirements": work / "requirements",
         }
+        if recipe.build.version_from_git and recipe.source:
+            read_only["/di/git"] = sources.git_folder(self.lock, recipe.source)
         if recipe.build.nvcc and self.facts.nvcc == "none":
             read_only[CUDA] = self._toolkit()
         job = Job(

@@ -37,7 +37,7 @@ def environment_of(wanted: Wanted, facts: ImageFacts, jobs: Jobs) -> dict[str, s
         environment |= {"CUDA_HOME": CUDA, "PATH": f"{path}:{CUDA}/bin"}
     if recipe.linking.driver_stub:
         environment["LIBRARY_PATH"] = str(driver_stub.FOLDER)
-    if wanted.described.marker:
-        environment["DI_PATCH_MARKER"] = wanted.described.marker
+    if recipe.build.version_from_git:
+        environment["DI_MARKER"] = wanted.described.marker or "as it was found"
     own = {name: fill_in(value, wanted.places) for name, value in recipe.build.environment.items()}
     return environment | own

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
 from dataclasses import dataclass
 from pathlib import Path
 
 from dih20.console import Console
 from dih20.errors import WheelError
-from dih20.hosts.runner import LocalRunner
 from dih20.lock import Lock
+from dih20.lock.tree_version import check_submodules
 from dih20.paths import REPOSITORY, shown
 from dih20.wheels.identity import tree_digest
 from dih20.wheels.recipes import RecipeSource
@@ -23,7 +22,9 @@ class Described:
 
     source: str
     patchset: str
-    marker: str  # local version label of a patched build; empty when nothing is patched
+    marker: (
+        str  # local version label: commit of a git source, patchset of a patched one; may be empty
+    )
 
 
 def describe(lock: Lock, source: RecipeSource) -> Described:
@@ -41,7 +42,10 @@ def describe(lock: Lock, source: RecipeSource) -> Described:
     return Described(
         source=fixed or identity,
         patchset=identity if patches else "none",
-        marker=f"di.{identity[:MARKER_LENGTH]}" if patches else "",
+        marker=_joined(
+            _local_part(lock.source(source.lock).version),
+            f"di.{identity[:MARKER_LENGTH]}" if patches else "",
+        ),
     )
 
 
@@ -49,13 +53,12 @@ def materialise(ui: Console, lock: Lock, source: RecipeSource) -> Path:
     """Give the folder with the (patched) tree, after the checks that no compiler should have to make."""
     if source.path is not None:
         tree = folder_of(source)
-    else:
-        from dih20.patches.prepare import prepare_tree
+        check_submodules(tree)
+        return tree
+    from dih20.patches.prepare import prepare_tree
 
-        assert source.lock is not None
-        tree = prepare_tree(ui, lock, source=source.lock).path
-    refuse_empty_submodules(tree)
-    return tree
+    assert source.lock is not None
+    return prepare_tree(ui, lock, source=source.lock).path
 
 
 def folder_of(source: RecipeSource) -> Path:
@@ -71,47 +74,38 @@ def folder_of(source: RecipeSource) -> Path:
     return folder
 
 
-def refuse_empty_submodules(tree: Path) -> None:
-    """Raise when a checkout was cloned without its submodules, naming each empty one."""
-    empty = empty_submodules(tree)
-    if empty:
-        raise WheelError(
-            found=f"{shown(tree)}: empty submodule folders: {', '.join(empty)}",
-            expected="every path of .gitmodules filled",
-            remedy="run `git submodule update --init --recursive` in that checkout, then build again",
-        )
+def git_folder(lock: Lock, source: RecipeSource) -> Path:
+    """Give the .git of the checkout that a source comes from, for vendors that ask git for their version."""
+    origin = _checkout_of(lock, source)
+    if origin is not None and (origin / ".git").is_dir():
+        return origin / ".git"
+    where = shown(origin) if origin else f"source {source.lock}, an sdist"
+    raise WheelError(
+        found=f"cannot determine commit: there is no .git folder in {where}",
+        expected="a git checkout, because the vendor's version comes from its commit",
+        remedy="give the source as git: with a commit, or as path: to a checkout, not to an exported archive",
+    )
 
 
-def empty_submodules(tree: Path) -> list[str]:
-    """Give the paths of .gitmodules that are not there or hold nothing, nested ones included."""
-    modules = tree / ".gitmodules"
-    if not modules.is_file():
-        return []
-    parser = configparser.ConfigParser(strict=False, interpolation=None)
-    parser.read_string("\n".join(line.strip() for line in modules.read_text().splitlines()))
-    empty: list[str] = []
-    for section in parser.sections():
-        path = parser.get(section, "path", fallback="")
-        folder = tree / path
-        if not path:
-            continue
-        if not folder.is_dir() or not any(p.name != ".git" for p in folder.iterdir()):
-            empty.append(path)
-        else:
-            empty += [f"{path}/{inner}" for inner in empty_submodules(folder)]
-    return empty
+def _checkout_of(lock: Lock, source: RecipeSource) -> Path | None:
+    if source.path is not None:
+        return folder_of(source)
+    from dih20.config import load_image
+    from dih20.fetch.git_trees import git_tree
+    from dih20.lock.source_pins import source_folder
+
+    assert source.lock is not None
+    locked = lock.source(source.lock)
+    if locked.kind == "git":
+        return git_tree(locked)
+    wanted = load_image(lock.image).sources.get(source.lock)
+    return source_folder(wanted.path) if wanted and wanted.path else None
 
 
-def commit_of(tree: Path) -> str:
-    """Give the commit of a checkout; git's trust is extended to that one folder, for that one command."""
-    argv = ["git", "-c", f"safe.directory={tree}", "-C", str(tree), "rev-parse", "--verify", "HEAD"]
-    result = LocalRunner().run(argv, check=False)
-    is_own = (tree / ".git").exists()
-    if not result.ok or not is_own:
-        why = result.last_lines(1) if is_own else "there is no .git in it"
-        raise WheelError(
-            found=f"cannot determine commit of {shown(tree)}: {why}",
-            expected="a git checkout, because the vendor's version comes from its commit",
-            remedy="use a checkout instead of an exported archive, or a git: source with its commit",
-        )
-    return result.text.strip()
+def _local_part(version: str) -> str:
+    """Give what follows the + of a version: the commit, and whether files differ from it."""
+    return version.partition("+")[2]
+
+
+def _joined(*labels: str) -> str:
+    return ".".join(label for label in labels if label)

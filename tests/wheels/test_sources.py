@@ -1,119 +1,75 @@
-"""F07: what git and checkouts can be like, and what is said about it before a compiler starts."""
+"""F07: where a tree's version comes from, and what is said when it cannot be known."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from dih20.errors import WheelError
+from dih20.console import Console
+from dih20.errors import LockError, WheelError
+from dih20.lock import Lock, LockedSource
 from dih20.wheels.recipes import RecipeSource
-from dih20.wheels.sources import commit_of, empty_submodules, folder_of, refuse_empty_submodules
+from dih20.wheels.sources import describe, folder_of, git_folder, materialise
 
-MODULES = '[submodule "cutlass"]\n\tpath = third-party/cutlass\n\turl = x\n[submodule "fmt"]\n\tpath = third-party/fmt\n'
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    argv = [
-        "git",
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@localhost",
-        "-c",
-        f"safe.directory={folder}",
-    ]
-    done = subprocess.run(
-        [*argv, "-C", str(folder), *arguments], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    tree = tmp_path / "vendor"
-    tree.mkdir()
-    (tree / "setup.py").write_text("setup()\n")
-    _git(tree, "init", "--quiet")
-    _git(tree, "add", ".")
-    _git(tree, "commit", "--quiet", "-m", "first")
-    return tree
-
-
-def test_the_commit_of_a_checkout_that_another_user_owns_is_found(checkout: Path) -> None:
-    expected = _git(checkout, "rev-parse", "HEAD")
-    for folder, _, files in os.walk(checkout):
-        for path in [folder, *(os.path.join(folder, name) for name in files)]:  # noqa: PTH118
-            os.chown(path, 1000, 1000)
-    refused = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "dubious ownership" in refused.stderr, "the case does not arise here"
-    assert commit_of(checkout) == expected
-    trusted = subprocess.run(
-        ["git", "config", "--global", "--get-all", "safe.directory"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert str(checkout) not in trusted.stdout
-
-
-def test_an_exported_tree_has_no_commit_and_that_is_an_error(checkout: Path) -> None:
-    shutil.rmtree(checkout / ".git")
-    with pytest.raises(WheelError, match="cannot determine commit"):
-        commit_of(checkout)
-
-
-def test_an_exported_tree_inside_another_repository_does_not_borrow_its_commit(
-    checkout: Path,
-) -> None:
-    inner = checkout / "exported"
-    inner.mkdir()
-    with pytest.raises(WheelError, match="cannot determine commit"):
-        commit_of(inner)
-
-
-def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:
-    _git(tmp_path, "init", "--quiet")
-    with pytest.raises(WheelError, match="cannot determine commit"):
-        commit_of(tmp_path)
-
-
-def test_each_empty_submodule_is_named_and_filled_ones_are_not(checkout: Path) -> None:
-    (checkout / ".gitmodules").write_text(MODULES)
-    (checkout / "third-party" / "fmt").mkdir(parents=True)
-    (checkout / "third-party" / "fmt" / "fmt.h").touch()
-    assert empty_submodules(checkout) == ["third-party/cutlass"]
-    (checkout / "third-party" / "cutlass").mkdir()
-    (checkout / "third-party" / "cutlass" / ".git").touch()
+def test_an_exported_tree_has_no_commit_and_that_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
     with pytest.raises(WheelError) as caught:
-        refuse_empty_submodules(checkout)
-    assert "third-party/cutlass" in caught.value.found
-    assert "third-party/fmt" not in caught.value.found
-    assert "submodule update --init --recursive" in caught.value.remedy
+        git_folder(Lock.load(), RecipeSource(path=str(tmp_path)))
+    assert "cannot determine commit" in caught.value.found
+    assert str(tmp_path) in caught.value.found
 
 
-def test_nested_submodules_are_looked_into(checkout: Path) -> None:
-    (checkout / ".gitmodules").write_text(MODULES)
-    fmt, cutlass = (checkout / "third-party" / name for name in ("fmt", "cutlass"))
-    fmt.mkdir(parents=True)
-    (fmt / "fmt.h").touch()
-    cutlass.mkdir()
-    (cutlass / ".gitmodules").write_text('[submodule "x"]\n\tpath = deps/x\n')
-    assert empty_submodules(checkout) == ["third-party/cutlass/deps/x"]
+def test_an_sdist_has_no_commit_either() -> None:
+    with pytest.raises(WheelError, match="cannot determine commit"):
+        git_folder(Lock.load(), RecipeSource(lock="deep_gemm"))
 
 
-def test_a_tree_without_submodules_passes(checkout: Path) -> None:
-    refuse_empty_submodules(checkout)
+def test_the_git_folder_of_a_checkout_is_found(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert git_folder(Lock.load(), RecipeSource(path=str(tmp_path))) == tmp_path / ".git"
+
+
+def test_empty_submodules_of_a_folder_are_refused_before_a_build(tmp_path: Path) -> None:
+    (tmp_path / ".gitmodules").write_text('[submodule "cutlass"]\n\tpath = third-party/cutlass\n')
+    (tmp_path / "third-party" / "cutlass").mkdir(parents=True)
+    with pytest.raises(LockError, match="third-party/cutlass"):
+        materialise(Console(as_json=True), Lock.load(), RecipeSource(path=str(tmp_path)))
 
 
 def test_a_path_source_that_is_not_there_is_an_error() -> None:
     with pytest.raises(WheelError, match="no folder dropins/nothing"):
         folder_of(RecipeSource(path="dropins/nothing"))
+
+
+@pytest.mark.parametrize(
+    ("version", "patches", "marker"),
+    [
+        ("2.8.2", [], ""),
+        ("2.8.2", ["one.patch"], "di.eeeeeeeeeeee"),
+        ("0+g0123456789ab", [], "g0123456789ab"),
+        ("1.0+g0123456789ab.dirty", ["one.patch"], "g0123456789ab.dirty.di.eeeeeeeeeeee"),
+    ],
+)
+def test_the_marker_names_commit_changes_and_patchset(
+    monkeypatch: pytest.MonkeyPatch, version: str, patches: list[str], marker: str
+) -> None:
+    import dih20.patches.evaluate
+    import dih20.patches.prepare
+    import dih20.patches.series
+
+    source = LockedSource(name="vendor", kind="git", version=version, commit=COMMIT)
+    lock: Any = SimpleNamespace(source=lambda name: source)
+    monkeypatch.setattr(dih20.patches.evaluate, "fixed_hash", lambda lock, name: COMMIT)
+    monkeypatch.setattr(dih20.patches.prepare, "patchset_identity", lambda lock, name: "e" * 64)
+    monkeypatch.setattr(dih20.patches.series, "load", lambda name: patches)
+    found = describe(lock, RecipeSource(lock="vendor"))
+    assert found.marker == marker
+    assert found.source == COMMIT
+    assert (found.patchset == "none") == (not patches)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Build one wheel inside the image, without network. The caller has cleared the environment.
 #   /di/source        the tree (read-only; copied, so that the build may write)
+#   /di/git           its .git, when the vendor takes its version from there (may be absent)
 #   /di/requirements  wheels that the build needs (may be absent)
 #   /di/job           this script; headers.json when headers are asked for; driver_stub.c when it links with -lcuda
 #   /di/out           where the wheel and peak-memory go
@@ -33,10 +34,14 @@ if [ -f /di/job/driver_stub.c ]; then
     gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 -o /build/stubs/libcuda.so /di/job/driver_stub.c
 fi
 cd /build/source
-if [ -d .git ] && [ -n "${DI_PATCH_MARKER:-}" ]; then
-    # Vendors that ask git for their version refuse a changed tree; the marker names what changed it.
+if [ -d /di/git ]; then
+    # For vendors that ask git for their version. They refuse a changed tree, so what was changed becomes a
+    # commit of its own on top; its name and the wheel's version say what changed it.
+    cp -R /di/git .git
     git add --all
-    git -c user.name=dih20 -c user.email=dih20@localhost commit --quiet --message "$DI_PATCH_MARKER"
+    git diff --cached --quiet HEAD || git -c user.name=dih20 -c user.email=dih20@localhost \
+        commit --quiet --message "$DI_MARKER"
+    echo "== git: commit $(git rev-parse --short=12 HEAD)"
 fi
 echo "== build"
 python3 -m pip wheel --verbose --no-index --no-deps --no-build-isolation --wheel-dir /build/wheel .
