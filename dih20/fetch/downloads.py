@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +152,14 @@ class _Fetcher:
         )
 
 
+class _Stopped(Exception):
+    """Ends a transfer in its thread once the user has interrupted the run."""
+
+
 def _fetch_all(files: Sequence[LockedFile], fetcher: _Fetcher) -> None:
     faults: list[ToolError] = []
+    stop = threading.Event()
+    fetcher = replace(fetcher, advance=_until(stop, fetcher.advance))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         # the largest first, so that the end is not one long file
         jobs = [pool.submit(fetcher.fetch, f) for f in sorted(files, key=lambda f: -f.size_bytes)]
@@ -165,10 +171,20 @@ def _fetch_all(files: Sequence[LockedFile], fetcher: _Fetcher) -> None:
                 elif fault is not None:
                     raise fault
         except BaseException:
+            stop.set()  # what runs ends at its next block, and keeps what has come so far
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if faults:
         raise _together(faults)
+
+
+def _until(stop: threading.Event, advance: Callable[[float], None]) -> Callable[[float], None]:
+    def guarded(amount: float) -> None:
+        if stop.is_set():
+            raise _Stopped
+        advance(amount)
+
+    return guarded
 
 
 def _together(faults: list[ToolError]) -> ToolError:

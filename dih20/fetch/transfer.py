@@ -15,7 +15,7 @@ from dih20.lock.files import LockedFile
 if TYPE_CHECKING:
     import requests
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 17  # small enough for progress to move on a slow line
 
 
 class NoTransfer(Exception):

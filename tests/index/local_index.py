@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ class Served:
 
     Args:
         listed_sha256: what the page says, when it is not the content's.
+        trickles: it is sent in small pieces, for ten seconds at most.
         breaks_after: the connection ends after so many bytes, as often as `breaks` says.
     """
 
@@ -27,6 +29,7 @@ class Served:
     breaks_after: int = 0
     breaks: int = 0
     metadata: bytes | None = None
+    trickles: bool = False
 
     @property
     def sha256(self) -> str:
@@ -169,6 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             served.breaks -= 1
             self.wfile.write(body[: served.breaks_after])
             self.close_connection = True
+            return
+        if served.trickles:
+            for start in range(0, len(body), len(body) // 200):
+                self.wfile.write(body[start : start + len(body) // 200])
+                time.sleep(0.05)
             return
         self.wfile.write(body)
 
