@@ -104,9 +104,10 @@ def test_streams_hold_a_bounded_part_in_memory() -> None:
 
     tracemalloc.start()
     out = CountingWriter(Nowhere())  # type: ignore[arg-type]
-    with tarfile.open(fileobj=ChunkReader(chunks()), mode="r|", bufsize=1 << 20) as saved:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=ChunkReader(chunks()), mode="r|", bufsize=1 << 20) as saved:
         for entry in saved:
             content = saved.extractfile(entry)
+            assert content is not None
             while part := content.read(1 << 20):
                 out.write(part)
     peak = tracemalloc.get_traced_memory()[1]

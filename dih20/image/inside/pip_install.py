@@ -25,13 +25,23 @@ PIP = (
 
 
 def torch_identity() -> str:
-    """Give version and file list hash of the installed torch; the same version may be another build."""
+    """Give version and a hash over size and time of each file of the installed torch.
+
+    The version alone says too little: builds differ under one version, and another wheel may write
+    into torch's folder.
+    """
     try:
         torch = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
         return "none"
-    record = torch.read_text("RECORD") or ""
-    return f"{torch.version} (files {hashlib.sha256(record.encode()).hexdigest()[:12]})"
+    seen = hashlib.sha256()
+    for file in sorted(torch.files or [], key=str):
+        try:
+            facts = Path(str(torch.locate_file(file))).stat()
+            seen.update(f"{file} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+        except FileNotFoundError:
+            seen.update(f"{file} missing\n".encode())
+    return f"{torch.version} (files {seen.hexdigest()[:12]})"
 
 
 def split(requirements: list[str]) -> tuple[list[str], list[str]]:
