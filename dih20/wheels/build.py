@@ -64,6 +64,8 @@ class Builder:
         log = build_dir() / "logs" / f"wheel-{recipe.name}-{wanted.parts.identity[:12]}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
+        if recipe.build.nvcc:
+            toolkit.refuse_old(nvcc_of(self.lock, self.facts), f"image {self.facts.image_id[:19]}")
         tree = sources.materialise(self.ui, self.lock, recipe.source) if recipe.source else Path()
         for line in wanted.nccl_lines:
             self.ui.line(f"  {line}", style="dim")

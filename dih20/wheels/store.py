@@ -37,10 +37,6 @@ class StoredWheel:
     size_bytes: int
     build: dict[str, Any] = field(default_factory=dict)  # seconds, jobs, peak memory, image, date
 
-    @property
-    def is_usable(self) -> bool:
-        return all(verdict["status"] != "fail" for verdict in self.verdicts)
-
     def record(self) -> dict[str, Any]:
         return {**asdict(self), "path": self.path.name}
 

@@ -12,7 +12,7 @@ from dih20.console import Console
 from dih20.errors import WheelError
 from dih20.fetch import cached
 from dih20.lock import Lock, LockedFile
-from dih20.paths import cache_dir, shown
+from dih20.paths import cache_dir
 from dih20.wheels.identity import digest_of
 
 IN_CONTAINER = "/usr/local/cuda"
@@ -70,15 +70,15 @@ def _link_libraries(root: Path) -> None:
 
 
 def refuse_old(release: str, where: str) -> None:
-    """Raise for an nvcc that is too old for the vendors' run-time compiler."""
-    numbers = (
-        tuple(int(part) for part in release.split()[0].split(".")[:2])
-        if release != "none"
-        else (0,)
-    )
+    """Raise for an nvcc that is too old for the vendors, before any compiler starts.
+
+    Args:
+        release: as "13.0.88" or "13.0 V13.0.88".
+    """
+    numbers = tuple(int(part) for part in release.split()[0].split(".")[:2])
     if numbers < OLDEST:
         raise WheelError(
             found=f"nvcc {release} in {where}",
             expected="nvcc >= 12.9, which DeepGEMM's and DeepEP's run-time compilers ask for",
-            remedy=f"use a base with a newer toolkit, or give the toolkit wheels ({shown(cache_dir())})",
+            remedy="lock a newer toolkit or base (configs/images, then ./inv lock)",
         )
