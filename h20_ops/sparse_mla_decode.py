@@ -101,16 +101,13 @@ def sparse_mla_decode(
         lse=_address(lse),
         partial_out=_address(partial_out),
         partial_stats=_address(partial_stats),
-        rows=b * s_q,
         queries=s_q,
         heads=h_q,
-        head_groups=groups,
         splits=splits,
-        pieces=pieces,
         scale_log2=sm_scale * kernel.LOG2E,
     )
     with torch.cuda.device(q.device):
-        kernel.launch(params, extra_kind)
+        kernel.launch(params, b * s_q, extra_kind)
     return out, lse.transpose(1, 2)
 
 

@@ -15,15 +15,15 @@ HEADS = 64  # per piece of work
 BLOCK_KEYS = 64
 THREADS = 512
 COMBINE_THREADS = 128
-SHARED_BYTES = 214_384
+SHARED_BYTES = 231_000
 LOG2E = math.log2(math.e)
 EXTRA_KINDS: dict[str | None, int] = {None: 0, "v41_fp8": 1, "v41_fp4": 2}
+MAX_BLOCKS = 64  # of one piece
 MAX_SPLITS = 32
-# What choose_splits weighs, in microseconds on an H200 (bench/mla_decode.py measures them).
-PIECE_US = 5.0
-BLOCK_US = 1.5
-COMBINE_US = 3.0
-PARTIAL_US = 0.06  # one piece's 128 KiB written and read back, the whole card doing so
+# What choose_splits weighs, in microseconds, fitted to bench/mla_decode.py's shapes on an H200.
+PIECE_US = 8.0  # launch, first records, output
+BLOCK_US = 2.2
+PARTIAL_US = 0.075  # a piece's 128 KiB written and read back while other pieces do the same
 
 
 class Scope(ctypes.Structure):
@@ -52,12 +52,9 @@ class Params(ctypes.Structure):
         ("lse", ctypes.c_void_p),
         ("partial_out", ctypes.c_void_p),
         ("partial_stats", ctypes.c_void_p),
-        ("rows", ctypes.c_int32),
         ("queries", ctypes.c_int32),
         ("heads", ctypes.c_int32),
-        ("head_groups", ctypes.c_int32),
         ("splits", ctypes.c_int32),
-        ("pieces", ctypes.c_int32),
         ("scale_log2", ctypes.c_float),
     ]
 
@@ -90,26 +87,32 @@ def choose_splits(
     finds fastest: rounds of pieces over the multiprocessors, plus the cost of adding them up.
     """
     blocks = -(-topk // BLOCK_KEYS) + -(-extra_topk // BLOCK_KEYS)
+    least = -(-blocks // MAX_BLOCKS)
     if batch_invariant:
-        return max(1, min(MAX_SPLITS, -(-blocks // 16)))
+        return max(least, min(MAX_SPLITS, -(-blocks // 16)))
 
     def cost(splits: int) -> float:
         rounds = -(-rows * splits // num_sms)
         busy = rounds * (PIECE_US + BLOCK_US * -(-blocks // splits))
-        return busy if splits == 1 else busy + COMBINE_US + PARTIAL_US * rows * splits
+        return busy + (PARTIAL_US * rows * splits if splits > 1 else 0.0)
 
-    return min(range(1, min(MAX_SPLITS, blocks) + 1), key=cost)
+    return min(range(least, max(least, min(MAX_SPLITS, blocks)) + 1), key=cost)
 
 
-def launch(params: Params, extra_kind: int) -> None:
+def launch(params: Params, rows: int, extra_kind: int) -> None:
     """Run the decode kernel, and the one that adds up pieces if rows are split."""
     chosen = source(extra_kind)
     main = load_kernel(chosen, "sparse_mla_decode", shared_bytes=SHARED_BYTES)
-    main.launch(grid=(params.pieces,), block=(THREADS,), args=[params])
+    main.launch(
+        grid=(rows, params.splits, params.heads // HEADS),
+        block=(THREADS,),
+        args=[params],
+        programmatic=True,
+    )
     if params.splits > 1:
         combine = load_kernel(chosen, "sparse_mla_decode_combine")
         combine.launch(
-            grid=(params.rows, params.heads),
+            grid=(rows, params.heads),
             block=(COMBINE_THREADS,),
             args=[params],
             programmatic=True,

@@ -1,10 +1,11 @@
-// The two warpgroups that fetch records and turn them into bf16 tiles in shared memory.
+// The warps that fetch records and expand them to bf16 tiles in shared memory.
 //
-// A warp owns keys 8w .. 8w+7 of each block. It fetches 16 bytes per lane and load, keeps two
-// batches of four loads in flight, and expands a batch once its stage is free. Lanes hold runs of
-// 16 (e4m3) or 32 (e2m1) channels; the order of channels in shared memory is whatever makes that
-// cheap, and queries and outputs follow it (position_of_channel in the module's documentation):
-//   channels 128g + 16c + 8h + e live in tile 2g + h, 16-byte chunk c, element 0 2 1 3 4 6 5 7 [e].
+// Warp w owns keys 8w .. 8w+7 of each block. Lane k < 8 works out the address of key k; lanes then
+// load 16 bytes each, four loads to a batch (four FP8 records or eight FP4 records), and two batches
+// are on their way or being expanded at any time.
+// The order of channels in shared memory is whatever makes expanding cheap, and queries and outputs
+// follow it: channel 128g + 16c + 8h + e lies in tile 2g + h, 16-byte chunk c (exclusive-or'ed with
+// the row, as the tensor cores want it), element 0 2 1 3 4 6 5 7 [e].
 #pragma once
 
 #include "sm90.cuh"
@@ -15,22 +16,30 @@ namespace decode {
 constexpr int EXTRA_NONE = 0;
 constexpr int EXTRA_FP8 = 1;
 constexpr int EXTRA_FP4 = 2;
-constexpr int FP8_BYTES = 528;
-constexpr int FP4_BYTES = 288;
 
 struct Batch {
   uint4 values[4];
   uint2 scales;
 };
 
-// What a batch holds. No block has tag 0.
+// What a batch holds; 0 is no batch.
 constexpr uint32_t TAG_PRESENT = 1;
 constexpr uint32_t TAG_FP4 = 2;
-constexpr uint32_t TAG_FIRST = 4;   // first batch of its block
+constexpr uint32_t TAG_FIRST = 4;  // batch of its block
 constexpr uint32_t TAG_LAST = 8;
 constexpr int TAG_VALID_SHIFT = 8;  // eight bits: which of the warp's keys exist
 
-// Loads that leave zeros where the address is null. They are predicated instead of branched around:
+__device__ __forceinline__ void store4(uint32_t address, uint32_t a) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(a) : "memory");
+}
+
+__device__ __forceinline__ void store16(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                        uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+               "r"(d));
+}
+
+// Loads that give zeros where there is no record. They are predicated instead of branched around:
 // a branch makes the compiler copy, and so wait for, what was loaded where the paths meet.
 __device__ __forceinline__ uint4 load16(uint64_t address, bool exists) {
   uint4 v;
@@ -63,17 +72,6 @@ __device__ __forceinline__ uint32_t load4(uint64_t address, bool exists) {
   return v;
 }
 
-__device__ __forceinline__ void store4(uint32_t address, uint32_t a) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(a) : "memory");
-}
-
-__device__ __forceinline__ void store16(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
-                                        uint32_t d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
-               "r"(d)
-               : "memory");
-}
-
 __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   uint32_t c;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
@@ -85,7 +83,7 @@ __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
 // `factor` holds the difference of the exponent biases.
 __device__ __forceinline__ void expand_e4m3(uint32_t bytes, uint32_t factor, uint32_t& even,
                                             uint32_t& odd) {
-  const uint32_t low = ((bytes << 8) & 0x80008000u) | ((bytes << 4) & 0x07f007f0u);
+  const uint32_t low = ((bytes * 256u) & 0x80008000u) | ((bytes * 16u) & 0x07f007f0u);
   const uint32_t high = (bytes & 0x80008000u) | ((bytes >> 4) & 0x07f007f0u);
   even = multiply_bf16x2(low, factor);
   odd = multiply_bf16x2(high, factor);
@@ -102,7 +100,14 @@ __device__ __forceinline__ void expand_e2m1(uint32_t codes, uint32_t factor, uin
   odd = multiply_bf16x2(high, factor);
 }
 
-// e4m3 scale bytes (two) to bf16 pairs of the scale times 2^(126 - KEY_SHIFT).
+__device__ __forceinline__ void expand_eight(uint32_t codes, uint32_t factor, uint32_t target) {
+  uint32_t w0, w1, w2, w3;
+  expand_e2m1<0x1100>(codes, factor, w0, w1);
+  expand_e2m1<0x3322>(codes, factor, w2, w3);
+  store16(target, w0, w1, w2, w3);
+}
+
+// Two e4m3 scale bytes to bf16 pairs of the scale times 2^(126 - KEY_SHIFT).
 __device__ __forceinline__ void fp4_factors(uint32_t scale_bytes, uint32_t& first,
                                             uint32_t& second) {
   uint32_t halves;
@@ -119,49 +124,19 @@ __device__ __forceinline__ void fp4_factors(uint32_t scale_bytes, uint32_t& firs
   second = sm90::pack_bf16(high * UNIT, high * UNIT);
 }
 
-// Where the producers are in their piece. It lives in shared memory because their registers are
-// few and it is looked at once a block.
-struct Cursor {
-  const int32_t* main_row;   // indices of block 0
-  const int32_t* extra_row;  // as if the extra scope's blocks followed on the same index row
-  int32_t main_keys;
-  int32_t extra_keys;        // counted likewise from the main scope's block 0
-  int32_t main_blocks;
-  int32_t last;
-};
-static_assert(sizeof(Cursor) == CURSOR_BYTES);
-
-__device__ __forceinline__ void make_cursor(const Params& p, const Piece& piece,
-                                            volatile Cursor* cursor) {
-  const int64_t batch = piece.row / p.queries;
-  const int64_t query = piece.row % p.queries;
-  const int shift = piece.main_blocks * BLOCK_KEYS;
-  cursor->main_row =
-      p.main.indices + batch * p.main.batch_stride + query * p.main.query_stride;
-  cursor->extra_row =
-      p.extra.indices + (batch * p.extra.batch_stride + query * p.extra.query_stride - shift);
-  cursor->main_keys = piece.main_keys;
-  cursor->extra_keys = piece.extra_keys + shift;
-  cursor->main_blocks = piece.main_blocks;
-  cursor->last = piece.last;
-}
-
 template <int EXTRA>
 class KeyProducer {
  public:
   // All threads of the producing warpgroups construct theirs together.
-  __device__ __forceinline__ KeyProducer(const Params& params, uint8_t* memory, int warp, int lane)
-      : p(params),
-        shared(sm90::shared_address(memory)),
-        warp(warp),
-        lane(lane),
-        cursor(reinterpret_cast<volatile Cursor*>(memory + CURSOR_AT)),
-        records(reinterpret_cast<volatile uint64_t*>(memory + RECORDS_AT + warp * 64)) {
-    const Piece piece = piece_of(p, blockIdx.x);
-    block = piece.first;
-    if (warp == 0 && lane == 0) make_cursor(p, piece, cursor);
-    sm90::named_sync<4, 256>();
-    prefetch_index();
+  __device__ __forceinline__ KeyProducer(const Params& params, uint32_t shared, int thread)
+      : p(params), thread(thread), lane(thread & 31), shared(shared) {
+    const Piece piece = this_piece(p);
+    copy_indices(piece);
+    first = piece.first;
+    last = piece.last;
+    main_blocks = piece.main_blocks;
+    block = first;
+    locate();
   }
 
   __device__ __forceinline__ void run() {
@@ -179,104 +154,126 @@ class KeyProducer {
 
  private:
   const Params& p;
-  const uint32_t shared;
-  const int warp;
+  const int thread;
   const int lane;
-  volatile Cursor* const cursor;
-  volatile uint64_t* const records;  // of the block being issued, 0: no key
-  int block;                         // next block
-  int next_index;                    // of key 8 * warp + lane of that block (lanes 0..7)
-  uint32_t pending = 0;              // tag of a second batch still to be issued
-  uint32_t expanded = 0;             // blocks handed over so far
+  const uint32_t shared;
+  int first;
+  int last;
+  int main_blocks;
+  int block;              // to be issued next; its records are located
+  uint64_t address;       // of this lane's key of it, 0: none
+  uint32_t tag = 0;       // of its next batch
+  uint32_t expanded = 0;  // blocks handed over so far
 
-  __device__ __forceinline__ bool in_extra() const {
-    return EXTRA != EXTRA_NONE && block >= cursor->main_blocks;
+  __device__ __forceinline__ bool in_extra(int number) const {
+    return EXTRA != EXTRA_NONE && number >= main_blocks;
   }
 
-  __device__ __forceinline__ void prefetch_index() {
-    next_index = -1;
-    if (block >= cursor->last || lane >= 8) return;
-    const bool extra = in_extra();
-    const int key = block * BLOCK_KEYS + warp * 8 + lane;
-    const int32_t* row = extra ? cursor->extra_row : cursor->main_row;
-    if (key < (extra ? cursor->extra_keys : cursor->main_keys)) next_index = __ldg(row + key);
+  // Bring the piece's indices to shared memory at once. Loads of single ones between those of
+  // records would wait for all of them: a warp has few counters of loads on their way.
+  __device__ __forceinline__ void copy_indices(const Piece& piece) {
+    const int32_t* main_row = p.main.indices + piece.batch * p.main.batch_stride +
+                              piece.query * p.main.query_stride;
+    const int32_t* extra_row = p.extra.indices + piece.batch * p.extra.batch_stride +
+                               piece.query * p.extra.query_stride;
+    const int shift = piece.main_blocks * BLOCK_KEYS;
+    const int start = piece.first * BLOCK_KEYS;
+    for (int at = start + thread; at < piece.last * BLOCK_KEYS; at += KEY_WARPS * 32) {
+      int index = -1;
+      if (at < shift) {
+        if (at < piece.main_keys) index = __ldg(main_row + at);
+      } else if (EXTRA != EXTRA_NONE) {
+        if (at - shift < piece.extra_keys) index = __ldg(extra_row + (at - shift));
+      }
+      store4(shared + INDICES_AT + (at - start) * 4, index);
+    }
+    sm90::named_sync<5, KEY_WARPS * 32>();
   }
 
-  // Make the next block the current one: addresses of its records, then fetch the indices after it.
-  __device__ __forceinline__ uint32_t begin_block() {
-    if (block >= cursor->last) return 0;
-    const bool extra = in_extra();
-    const Scope& scope = extra ? p.extra : p.main;
+  // Find the records of `block` from their slots.
+  __device__ __forceinline__ void locate() {
+    const bool extra = in_extra(block);
     const bool fp4 = EXTRA == EXTRA_FP4 && extra;
-    const bool valid = next_index >= 0;
-    const uint32_t slot = valid ? next_index : 0;
+    const Scope& scope = extra ? p.extra : p.main;
+    int index = -1;
+    if (lane < 8 && block < last) {
+      const int key = (block - first) * BLOCK_KEYS + (thread >> 5) * 8 + lane;
+      asm volatile("ld.shared.s32 %0, [%1];" : "=r"(index) : "r"(shared + INDICES_AT + key * 4));
+    }
+    const uint32_t mask = __ballot_sync(0xffffffffu, index >= 0);
+    const uint32_t slot = max(index, 0);
     const uint32_t page = static_cast<uint32_t>(
         (static_cast<uint64_t>(slot) * scope.page_multiplier) >> (31 + scope.page_shift));
     const uint32_t position = slot - page * scope.page_size;
-    __syncwarp();
-    if (lane < 8) {
-      records[lane] = valid ? reinterpret_cast<uint64_t>(scope.cache) + page * scope.page_stride +
-                                  position * (fp4 ? FP4_BYTES : FP8_BYTES)
-                            : 0;
-    }
-    const uint32_t mask = __ballot_sync(0xffffffffu, valid) & 0xff;
-    __syncwarp();
-    ++block;
-    prefetch_index();
-    return TAG_PRESENT | TAG_FIRST | (fp4 ? TAG_FP4 | TAG_LAST : 0) | (mask << TAG_VALID_SHIFT);
+    const uint64_t found = reinterpret_cast<uint64_t>(scope.cache) + page * scope.page_stride +
+                           position * (fp4 ? FP4_BYTES : FP8_BYTES);
+    address = index >= 0 ? found : 0;
+    tag = block < last ? TAG_PRESENT | TAG_FIRST | (fp4 ? TAG_FP4 | TAG_LAST : 0) |
+                             (mask << TAG_VALID_SHIFT)
+                       : 0;
+  }
+
+  // The lane number, so that what follows from it is computed anew instead of kept in registers.
+  __device__ __forceinline__ int fresh_lane() const {
+    int lane = this->lane;
+    asm volatile("" : "+r"(lane));
+    return lane;
   }
 
   // Start the loads of the next batch and return its tag (0: nothing left).
   __device__ __forceinline__ uint32_t issue(Batch& batch) {
-    uint32_t tag = pending;
-    pending = 0;
-    if (tag == 0) {
-      tag = begin_block();
-      if (tag == 0) return 0;
-      if (!(tag & TAG_LAST)) pending = (tag & ~TAG_FIRST) | TAG_LAST;
-    }
-    if (EXTRA == EXTRA_FP4 && (tag & TAG_FP4)) {
+    const int lane = fresh_lane();
+    const uint32_t current = tag;
+    if (current == 0) return 0;
+    if (EXTRA == EXTRA_FP4 && (current & TAG_FP4)) {
       const int part = (lane & 3) + 4 * (lane >> 3);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint64_t record = records[2 * i + ((lane >> 2) & 1)];
+        const uint64_t record = __shfl_sync(0xffffffffu, address, 2 * i + ((lane >> 2) & 1));
         batch.values[i] = load16(record + part * 16, record != 0);
       }
-      const uint64_t record = records[lane >> 2];
+      const uint64_t record = __shfl_sync(0xffffffffu, address, lane >> 2);
       batch.scales = load8(record + 256 + (lane & 3) * 8, record != 0);
     } else {
-      const int first = (tag & TAG_FIRST) ? 0 : 4;
+      const int first = (current & TAG_FIRST) ? 0 : 4;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint64_t record = records[first + i];
+        const uint64_t record = __shfl_sync(0xffffffffu, address, first + i);
         batch.values[i] = load16(record + lane * 16, record != 0);
       }
-      const uint64_t record = records[first + ((lane >> 2) & 3)];
+      const uint64_t record = __shfl_sync(0xffffffffu, address, first + ((lane >> 2) & 3));
       batch.scales.x = load4(record + 512 + (lane & 3) * 4, record != 0);
     }
-    return tag;
+    if (current & TAG_LAST) {
+      ++block;
+      locate();
+    } else {
+      tag = (current & ~TAG_FIRST) | TAG_LAST;
+    }
+    return current;
   }
 
   // Write a batch to its stage as bf16.
-  __device__ __forceinline__ void expand(const Batch& batch, uint32_t tag) {
+  __device__ __forceinline__ void expand(const Batch& batch, uint32_t held) {
     const uint32_t stage = expanded % STAGES;
-    const uint32_t full = shared + BARRIERS_AT + stage * 8;
-    if (tag & TAG_FIRST) {
+    const uint32_t full = shared + KEYS_FULL_AT + stage * 8;
+    if (held & TAG_FIRST) {
       sm90::mbarrier_wait(full + STAGES * 8, ((expanded / STAGES) & 1) ^ 1);
       if (lane == 0) {
-        asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared + VALID_AT + stage * 8 + warp),
-                     "r"(tag >> TAG_VALID_SHIFT)
+        asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared + VALID_AT + stage * 8 + (thread >> 5)),
+                     "r"(held >> TAG_VALID_SHIFT)
                      : "memory");
       }
     }
-    const uint32_t rows =
-        shared + KEYS_AT + stage * 8 * TILE_BYTES + (lane >> 3) * 2 * TILE_BYTES + warp * 8 * 128;
-    if (EXTRA == EXTRA_FP4 && (tag & TAG_FP4)) {
-      expand_fp4(batch, rows);
+    const int lane = fresh_lane();
+    const uint32_t tiles = shared + KEYS_AT + (stage * 8 + (lane >> 3) * 2) * TILE_BYTES +
+                           (thread >> 5) * 8 * 128;
+    if (EXTRA == EXTRA_FP4 && (held & TAG_FP4)) {
+      expand_fp4(batch, tiles, lane);
     } else {
-      expand_fp8(batch, rows, (tag & TAG_FIRST) ? 0 : 4);
+      expand_fp8(batch, tiles, lane, (held & TAG_FIRST) ? 0 : 4);
     }
-    if (tag & TAG_LAST) {
+    if (held & TAG_LAST) {
       sm90::fence_async_proxy();
       __syncwarp();
       if (lane == 0) sm90::mbarrier_arrive(full);
@@ -284,50 +281,49 @@ class KeyProducer {
     }
   }
 
-  __device__ __forceinline__ void expand_fp8(const Batch& batch, uint32_t rows, int first) {
+  __device__ __forceinline__ void expand_fp8(const Batch& batch, uint32_t tiles, int lane,
+                                             int first) const {
+    uint32_t factors[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t word = __shfl_sync(0xffffffffu, batch.scales.x, i * 4 + (lane >> 3));
-      const uint32_t scale = (word >> ((lane >> 1 & 3) * 8)) & 0xff;
+      const uint32_t scale = __byte_perm(word, 0, 0x4440 | ((lane >> 1) & 3));
       // 2^(scale - 127 - KEY_SHIFT + 120), the 120 undoing the bias that expand_e4m3 leaves.
-      const uint32_t factor = min(scale + 120 - KEY_SHIFT, 255u) * 0x00800080u;
+      factors[i] = min(scale + 120 - KEY_SHIFT, 255u) * 0x00800080u;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
       const uint4 v = batch.values[i];
       const int key = first + i;
-      const uint32_t target = rows + key * 128 + (((lane & 7) ^ key) << 4);
+      const uint32_t target = tiles + key * 128 + (((lane & 7) ^ key) << 4);
       uint32_t w0, w1, w2, w3;
-      expand_e4m3(v.x, factor, w0, w1);
-      expand_e4m3(v.y, factor, w2, w3);
+      expand_e4m3(v.x, factors[i], w0, w1);
+      expand_e4m3(v.y, factors[i], w2, w3);
       store16(target, w0, w1, w2, w3);
-      expand_e4m3(v.z, factor, w0, w1);
-      expand_e4m3(v.w, factor, w2, w3);
+      expand_e4m3(v.z, factors[i], w0, w1);
+      expand_e4m3(v.w, factors[i], w2, w3);
       store16(target + TILE_BYTES, w0, w1, w2, w3);
     }
   }
 
-  __device__ __forceinline__ void expand_fp4(const Batch& batch, uint32_t rows) {
+  // Four lanes take one key and the next four the other, so that eight lanes fill eight banks.
+  __device__ __forceinline__ void expand_fp4(const Batch& batch, uint32_t tiles, int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int key = 2 * i + ((lane >> 2) & 1);
       const int source = key * 4 + (lane >> 3);
       const uint32_t word_x = __shfl_sync(0xffffffffu, batch.scales.x, source);
       const uint32_t word_y = __shfl_sync(0xffffffffu, batch.scales.y, source);
-      const uint32_t word = (lane & 2) ? word_y : word_x;
-      uint32_t factor_a, factor_b;
-      fp4_factors((lane & 1) ? word >> 16 : word & 0xffff, factor_a, factor_b);
-      const uint32_t target = rows + key * 128 + (((2 * (lane & 3)) ^ key) << 4);
+      uint32_t first, second;
+      fp4_factors(__byte_perm((lane & 2) ? word_y : word_x, 0, (lane & 1) ? 0x4432 : 0x4410), first,
+                  second);
+      const uint32_t target = tiles + key * 128 + (((2 * (lane & 3)) ^ key) << 4);
       const uint4 v = batch.values[i];
-      expand_eight(v.x, factor_a, target);
-      expand_eight(v.y, factor_a, target + TILE_BYTES);
-      expand_eight(v.z, factor_b, target ^ 16);
-      expand_eight(v.w, factor_b, (target ^ 16) + TILE_BYTES);
+      expand_eight(v.x, first, target);
+      expand_eight(v.y, first, target + TILE_BYTES);
+      expand_eight(v.z, second, target ^ 16);
+      expand_eight(v.w, second, (target ^ 16) + TILE_BYTES);
     }
-  }
-
-  __device__ __forceinline__ void expand_eight(uint32_t codes, uint32_t factor, uint32_t target) {
-    uint32_t w0, w1, w2, w3;
-    expand_e2m1<0x1100>(codes, factor, w0, w1);
-    expand_e2m1<0x3322>(codes, factor, w2, w3);
-    store16(target, w0, w1, w2, w3);
   }
 };
 
