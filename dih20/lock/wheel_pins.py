@@ -50,10 +50,21 @@ class WheelPins:
 
     def headers(self, target: Target) -> tuple[LockedFile, ...]:
         """Give the header wheels; each is opened at the index and must hold headers."""
-        files = [self.single(target, each) for each in self.image.wheels.headers]
+        files = [self._header_wheel(target, each) for each in self.image.wheels.headers]
         for file in files:
             check_holds_headers(file.filename, self.indexes.members(file))
         return tuple(self.pin(file) for file in files)
+
+    def _header_wheel(self, target: Target, wanted: str) -> IndexFile:
+        """Give one header wheel; a name whose only wheels are pre-releases may be a placeholder."""
+        try:
+            return self.single(target, wanted)
+        except LockError:
+            name = canonicalize_name(Requirement(wanted).name)
+            any_version = SpecifierSet(">=0.dev0")
+            for file in wheels_of(self.shelf, target, name, any_version)[:1]:
+                check_holds_headers(file.filename, self.indexes.members(file))
+            raise
 
     def closure(
         self, target: Target, wanted: Sequence[str], provided: Iterable[str] = ()

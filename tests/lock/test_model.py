@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dih20.config import load_image
 from dih20.errors import LockError, Unresolved
 from dih20.lock import Lock
 from dih20.lock.canonical import render, write
+from dih20.lock.checking import check_wants
+from dih20.lock.wants import SECTIONS
 from dih20.paths import REPOSITORY
 from tests.lock.locks import a_base, a_file, a_lock
 
@@ -58,6 +61,10 @@ def test_the_committed_lock_is_in_its_written_form_and_holds_no_address() -> Non
     assert render(Lock.load(path)) == text
     assert "://" not in text
     assert re.findall(r"\b[\w.-]+\.(?:org|com|io|net)\b", text.split("format:", 1)[1]) == []
+
+
+def test_the_committed_lock_answers_the_committed_configuration() -> None:
+    check_wants(Lock.load(REPOSITORY / "di.lock.yaml"), load_image("di-h20"), SECTIONS)
 
 
 def test_the_committed_lock_pins_what_the_project_stands_on() -> None:

@@ -32,12 +32,10 @@ def cuda_index(start_index: StartIndex) -> LocalIndex:
     for version in ("12.6.3.3", "12.9.4.2"):
         name = f"nvidia_cusparse-{version}-py3-none-manylinux2014_x86_64.whl"
         index.add("nvidia-cusparse", name, wheel("nvidia_cusparse", version, files=header))
-    placeholder = wheel(
-        "nvidia_cusparse_cu13", "0.0.1", files={"nvidia_cusparse_cu13/__init__.py": b""}
-    )
-    index.add(
-        "nvidia-cusparse-cu13", "nvidia_cusparse_cu13-0.0.1-py2.py3-none-any.whl", placeholder
-    )
+    for version in ("0.0.0a0", "0.0.1"):
+        placeholder = wheel("x", version, files={"nvidia_cusparse_cu13/__init__.py": b""})
+        name = f"nvidia_cusparse_cu13-{version}-py2.py3-none-any.whl"
+        index.add("nvidia-cusparse-cu13", name, placeholder)
     return index
 
 
@@ -66,6 +64,14 @@ def test_the_placeholder_is_refused_because_it_holds_no_header(start_index: Star
         in fault.value.found
     )
     assert "without -cu13" in fault.value.remedy
+
+
+def test_a_placeholder_that_is_only_a_pre_release_is_also_opened(start_index: StartIndex) -> None:
+    index = cuda_index(start_index)
+    del index.projects["nvidia-cusparse-cu13"]["nvidia_cusparse_cu13-0.0.1-py2.py3-none-any.whl"]
+    pins = WheelPins(open_indexes(mirrors_to(index)), image_wanting("nvidia-cusparse-cu13"))
+    with pytest.raises(LockError, match=r"nvidia_cusparse_cu13-0.0.0a0.* and no header"):
+        pins.headers(TARGET)
 
 
 @pytest.mark.parametrize(
