@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.errors import EngineError, WheelError
+from dih20.image.output_lines import lines_of
 from dih20.paths import shown
 
 if TYPE_CHECKING:
@@ -130,15 +130,3 @@ def _stop_late(container: Any, overdue: threading.Event) -> None:
     overdue.set()
     with contextlib.suppress(DockerException):
         container.kill()
-
-
-def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Cut a byte stream into lines wherever its chunks end; bad UTF-8 is shown, not dropped."""
-    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-    rest = ""
-    for chunk in chunks:
-        *whole, rest = (rest + decoder.decode(chunk)).split("\n")
-        yield from (line.rstrip("\r") for line in whole)
-    rest += decoder.decode(b"", final=True)
-    if rest:
-        yield rest

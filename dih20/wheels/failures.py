@@ -7,11 +7,12 @@ Build tools hide the cause: ninja says only that it stopped. The signs looked fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dih20.errors import CompilerCrash, CompilerKilled, WheelError
+from dih20.image.output_lines import MOST_LINES, error_lines
 from dih20.paths import shown
 from dih20.wheels.jobs import Jobs
 
@@ -23,16 +24,13 @@ _CRASHED = re.compile(
     r"died due to signal 11\b|internal compiler error|\[code=139\]|exit(?:ed)?(?: with)?(?: status| code)? (?:139|-11)\b"
     r"|Segmentation fault|signal 11\b|SIGSEGV"
 )
-_ERROR = re.compile(
-    r"\berror\b\s*[:#]|\berror:|fatal error|undefined reference|cannot find -l|No such file or directory"
-    r"|^\S+Error: |ptxas fatal|nvcc fatal|No space left on device|unsupported GNU version",
-    re.IGNORECASE,
-)
+# What pip wraps around the message that matters.
 _NOISE = re.compile(
-    r"-Werror|error: subprocess-exited-with-error|metadata-generation-failed|This error originates"
+    r"-Werror|subprocess-exited-with-error|metadata-generation-failed|This error originates|Can not execute `setup.py`"
+    r"|ERROR: Failed (?:building|to build)|See above for output|did not run successfully|^ERROR: Can not"
 )
 _SOURCE = re.compile(r"([\w./+-]+\.(?:cu|cpp|cc|cxx|c))(?![\w.])")
-_MOST_LINES = 12
+_MOST_SIGNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ def read_failure(log: Iterable[str], exit_code: int) -> Failure:
         killed=crashed is None and (killed is not None or exit_code == 137),
         crashed=crashed is not None or exit_code == 139,
         file=_file_near(lines, sign) if sign is not None else None,
-        lines=tuple(_error_lines(lines)),
+        lines=tuple(_shown_lines(lines)),
     )
 
 
@@ -70,22 +68,16 @@ def _file_near(lines: list[str], sign: int) -> str | None:
     return None
 
 
-def _error_lines(lines: list[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for line in lines:
-        text = line.strip()
-        if not text or len(seen) == _MOST_LINES or text in seen or len(text) > 2000:
-            continue
-        if (
-            _ERROR.search(text) or _KILLED.search(text) or _CRASHED.search(text)
-        ) and not _NOISE.search(text):
-            seen.add(text)
-            yield text[:300]
+def _shown_lines(lines: list[str]) -> list[str]:
+    """Give the signs of a kill or crash, then the error lines; without any, the end of the log."""
+    text = [line.strip()[:300] for line in lines if line.strip() and not _NOISE.search(line)]
+    signs = [line for line in text if _KILLED.search(line) or _CRASHED.search(line)]
+    return list(dict.fromkeys([*signs[:_MOST_SIGNS], *error_lines(text)]))[: MOST_LINES + 1]
 
 
 def as_error(failure: Failure, *, name: str, jobs: Jobs, nvcc: str, log: Path) -> WheelError:
     """Give the error for a failed build: a kill, a crash or a plain failure."""
-    lines = "\n  ".join(failure.lines) or "no line of the log looks like an error"
+    lines = "\n  ".join(failure.lines) or "the log is empty"
     where = f" while it compiled {failure.file}" if failure.file else ""
     if failure.crashed:
         return CompilerCrash(

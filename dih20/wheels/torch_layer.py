@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.fetch import cached
+from dih20.image.output_lines import lines_of
 from dih20.lock import Lock, LockedFile
 from dih20.paths import build_dir, cache_dir, shown
-from dih20.wheels.container import OWNER_LABEL, lines_of
+from dih20.wheels.container import OWNER_LABEL
 from dih20.wheels.identity import digest_of
 from dih20.wheels.image_facts import facts_of
 

@@ -83,10 +83,27 @@ def test_ordinary_lines_are_no_sign_of_a_kill_or_a_crash(line: str) -> None:
     failure = read_failure([line], 1)
     assert not failure.killed
     assert not failure.crashed
-    assert failure.lines == ()
+
+
+def test_what_pip_wraps_around_the_message_is_left_out() -> None:
+    failure = read_failure(
+        [
+            '  topk.cu(12): error: identifier "foo" is undefined',
+            "  error: subprocess-exited-with-error",
+            "  × python setup.py bdist_wheel did not run successfully.",
+            '  "ERROR: Can not execute `setup.py` since setuptools failed to import in "',
+            "  ERROR: Failed building wheel for vendor",
+        ],
+        1,
+    )
+    assert failure.lines == ('topk.cu(12): error: identifier "foo" is undefined',)
+
+
+def test_a_log_without_error_lines_shows_its_end() -> None:
+    assert read_failure([f"step {i}" for i in range(50)], 1).lines[-1] == "step 49"
 
 
 def test_at_most_twelve_lines_are_shown_and_none_twice() -> None:
     failure = read_failure([f"a.cu({i % 20}): error: bad" for i in range(60)], 1)
-    assert len(failure.lines) == 12
-    assert len(set(failure.lines)) == 12
+    assert failure.lines[-1] == "... and 8 more"
+    assert len(set(failure.lines)) == len(failure.lines) == 13
