@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
@@ -19,6 +20,7 @@ from dih20.deploy.readback import (
 )
 from dih20.deploy.wanted import Wanted, WantedWheel
 from dih20.errors import DeployError
+from dih20.image.inside import nccl
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -168,4 +170,16 @@ def _probe(container: Container, wanted: Wanted) -> list[Outcome]:
 def _nccl(container: Container, wanted: Wanted) -> list[Outcome]:
     if wanted.image.torch == "none":
         return [Outcome(check="NCCL", status="not applicable", note="no torch in this image")]
-    raise NotImplementedError
+    script = Path(nccl.__file__).read_text()
+    code, text, said = execute(
+        container, ["python3", "-c", script, "--expect", wanted.nccl, "--json"]
+    )
+    try:
+        verdicts = json.loads(text)["verdicts"]
+    except (ValueError, KeyError):
+        note = f"the check exited {code}: {said.strip() or text.strip()}"
+        return [Outcome(check="NCCL", status="failed", note=note)]
+    return [
+        Outcome(check=f"NCCL {check}", status=status, note=f"{check} {note}")
+        for check, status, note in verdicts
+    ]

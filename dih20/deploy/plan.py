@@ -163,6 +163,10 @@ def _container(state: _State, replace: bool) -> list[Action]:
         first = [
             Action(verb="wait for", target=f"the removal of {name}", why="the engine is at it")
         ]
+    elif not current.is_ours:
+        first = [
+            Action(verb="stop at", target=f"container {current.id[:12]}", why="it is not ours")
+        ]
     else:
         why = f"config {current.labels.get('dih20.config', 'none')[:12]} is not the wanted {wanted.config[:12]}"
         first = [
