@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.config import ImageConfig
@@ -18,7 +19,7 @@ from dih20.errors import ImageError
 from dih20.image import standin
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.run_step import ROLE, StepRun, remove_leftovers, run_step, seal
-from dih20.image.staging import local_folder
+from dih20.image.staging import Stage, local_folder
 from dih20.image.step_plan import (
     StepPlan,
     final_labels,
@@ -68,12 +69,14 @@ def build_image(
     *,
     labels: Mapping[str, str] | None = None,
     steps: Sequence[Step] | None = None,
+    stage: Stage = local_folder,
 ) -> BuiltImage:
     """Give the image, running only the steps that no image of this engine answers.
 
     Args:
         labels: labels beside the ones that this package knows, such as the patchset's identity.
         steps: other steps than those of images/di-h20.
+        stage: lays out a step's inputs where the engine can mount them.
     """
     base = lock.base(config.base)
     base.require_digest()
@@ -99,6 +102,7 @@ def build_image(
                     number=number,
                     count=len(chosen),
                     log=log,
+                    stage=stage,
                 )
             done.append(plan)
         return _sealed(ui, client, config, lock, base, current, tuple(done), labels or {})
@@ -156,7 +160,8 @@ def _run(
     parent: str,
     number: int,
     count: int,
-    log: Any,
+    log: Path,
+    stage: Stage,
 ) -> str:
     labels = {
         "dih20.owner": "dih20",
@@ -166,7 +171,7 @@ def _run(
         "dih20.step-key": plan.key,
         "dih20.step-parts": json.dumps(plan.inputs.parts, sort_keys=True),
     }
-    with local_folder(plan.inputs.files) as folder:
+    with stage(plan.inputs.files) as folder:
         run = StepRun(
             number=number,
             count=count,

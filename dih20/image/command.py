@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
-from dih20.errors import EngineError, UsageError
+from dih20.errors import EngineError, HostError
 
 if TYPE_CHECKING:
+    import docker
+
     from dih20.config import ImageConfig
+    from dih20.image.staging import Stage
     from dih20.lock import Lock
 
 
@@ -18,41 +23,49 @@ def build_image(
 ) -> dict[str, Any]:
     """Build the image on the configured or the named base, and give it as plain values."""
     from dih20.config import load_image
-    from dih20.image import build, engine, step_plan
+    from dih20.image import build, step_plan
     from dih20.lock import Lock
 
-    if host:
-        raise UsageError(
-            found=f"build-image --host {host}: an image cannot be built on a host yet",
-            expected="a build in the engine of this machine; its steps mount the cache of this machine",
-            remedy=f"./inv build-image, then ./inv deploy --host {host}, which sends the layers that the host lacks",
-        )
     config = step_plan.chosen_base(load_image(image), base)
     lock = Lock.load()
     lock.base(config.base).require_digest()
-    if plan_only:
-        return _plan(ui, config, lock)
-    client = engine.connect()
     try:
-        return build.build_image(ui, client, config, lock, labels=_patchset(lock)).as_dict()
-    finally:
-        client.close()
-
-
-def _plan(ui: Console, config: ImageConfig, lock: Lock) -> dict[str, Any]:
-    from dih20.image import build, engine
-
-    try:
-        client = engine.connect()
-    except EngineError:
-        ui.plan(build.make_plan(None, config, lock))
+        return _with_engine(ui, config, lock, host=host, plan_only=plan_only)
+    except (EngineError, HostError):
+        if plan_only:
+            ui.plan(build.make_plan(None, config, lock))
         raise
-    try:
-        plan = build.make_plan(client, config, lock)
-    finally:
-        client.close()
-    ui.plan(plan)
-    return plan.as_dict()
+
+
+def _with_engine(
+    ui: Console, config: ImageConfig, lock: Lock, *, host: str, plan_only: bool
+) -> dict[str, Any]:
+    from dih20.image import build
+
+    with _engine(ui, host) as (client, stage):
+        if plan_only:
+            plan = build.make_plan(client, config, lock)
+            ui.plan(plan)
+            return plan.as_dict()
+        labels = _patchset(lock)
+        return build.build_image(ui, client, config, lock, labels=labels, stage=stage).as_dict()
+
+
+@contextmanager
+def _engine(ui: Console, host: str) -> Iterator[tuple[docker.DockerClient, Stage]]:
+    """Give the engine of this machine or of a host, and how inputs get to where it can mount them."""
+    from dih20.image import engine, staging
+
+    if not host:
+        with closing(engine.connect()) as client:
+            yield client, staging.local_folder
+        return
+    from dih20.config import load_host
+    from dih20.hosts import ssh
+    from dih20.image.host_staging import HostStaging
+
+    with ssh.connect(load_host(host)) as runner:
+        yield runner.docker(), HostStaging(ui, runner).folder
 
 
 def _patchset(lock: Lock) -> dict[str, str]:
@@ -70,8 +83,5 @@ def build_from_dockerfile(ui: Console, path: Path, *, tag: str, plan_only: bool)
     ui.plan(plan)
     if plan_only:
         return plan.as_dict()
-    client = engine.connect()
-    try:
+    with closing(engine.connect()) as client:
         return user_dockerfile.build(ui, client, path, tag=tag)
-    finally:
-        client.close()

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
@@ -43,7 +43,7 @@ class StepRun:
     count: int
     name: str
     parent: str
-    folder: Path
+    folder: PurePath
     env: Mapping[str, str]
     log: Path
 

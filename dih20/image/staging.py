@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path, PurePath
 
 from dih20.image.inputs import Input
 from dih20.paths import cache_dir
+
+# Gives, while the step runs, the path of a folder with its inputs as the engine's machine sees it.
+Stage = Callable[[tuple[Input, ...]], AbstractContextManager[PurePath]]
 
 
 @contextmanager
