@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
-from dih20.errors import WheelError
+from dih20.errors import UsageError, WheelError
 from dih20.image import engine
 from dih20.lock import Lock
 from dih20.wheels.build import Limits
 from dih20.wheels.evidence import write_evidence
 from dih20.wheels.image_facts import facts_of
-from dih20.wheels.wheel_set import build_wheels
+from dih20.wheels.plan import as_plan
+from dih20.wheels.wheel_set import build_wheels, look_at
 
 if TYPE_CHECKING:
     import docker
@@ -30,20 +31,28 @@ def build_vendor(
     evidence: str = "",
 ) -> dict[str, Any]:
     """Build the wheels for an image and give them as plain values."""
+    if jobs < 0 or memory_gb < 0:
+        raise UsageError(
+            found=f"--jobs {jobs} --memory {memory_gb:g}",
+            expected="numbers above zero, or neither option",
+            remedy="correct them; without them the engine's cores and memory decide",
+        )
     lock = Lock.load()
     client = engine.connect()
     try:
         chosen = image or newest_image(client, lock)
         if torch:
             chosen = torch_tag(ui, client, chosen, lock, plan_only=plan_only)
+        if plan_only:
+            plan = as_plan(chosen, look_at(client, chosen, lock, only=only or None)[1])
+            ui.plan(plan)
+            return {"image": chosen, "plan": plan.as_dict()}
         limits = Limits(jobs=jobs or None, memory_gb=memory_gb or None)
-        rows = build_wheels(
-            ui, client, chosen, lock, only=only or None, limits=limits, plan_only=plan_only
-        )
+        rows = build_wheels(ui, client, chosen, lock, only=only or None, limits=limits)
         facts = facts_of(client, chosen)
     finally:
         client.close()
-    if evidence and not plan_only:
+    if evidence:
         write_evidence(ui, Path(evidence), facts, rows)
     return {"image": chosen, "wheels": [row.as_dict() for row in rows]}
 

@@ -30,7 +30,6 @@ def build_wheels(
     *,
     only: str | None = None,
     limits: Limits | None = None,
-    plan_only: bool = False,
     recipes: Sequence[Recipe] | None = None,
     store: Store | None = None,
 ) -> list[Row]:
@@ -41,12 +40,8 @@ def build_wheels(
         only: recipe names, comma-separated.
     """
     store = store or Store()
-    facts = facts_of(client, image)
-    chosen = select(list(recipes) if recipes is not None else load_all(), only)
-    considered = [item for recipe in chosen for item in consider(lock, facts, recipe, store)]
+    facts, considered = look_at(client, image, lock, only=only, recipes=recipes, store=store)
     ui.plan(as_plan(image, considered))
-    if plan_only:
-        return []
     builder = Builder(
         ui=ui, client=client, facts=facts, lock=lock, store=store, limits=limits or Limits()
     )
@@ -55,6 +50,22 @@ def build_wheels(
     refuse_two_providers([row.wheel for row in rows if row.wheel])
     _raise_for_missing(rows)
     return rows
+
+
+def look_at(
+    client: docker.DockerClient,
+    image: str,
+    lock: Lock,
+    *,
+    only: str | None = None,
+    recipes: Sequence[Recipe] | None = None,
+    store: Store | None = None,
+) -> tuple[ImageFacts, list[Wanted | Skipped]]:
+    """Give the image's facts, and per recipe a hit, a build with its reason, or why it is left out."""
+    facts = facts_of(client, image)
+    chosen = select(list(recipes) if recipes is not None else load_all(), only)
+    store = store or Store()
+    return facts, [item for recipe in chosen for item in consider(lock, facts, recipe, store)]
 
 
 def _carry_out(ui: Console, builder: Builder, item: Wanted | Skipped) -> Row:
