@@ -129,7 +129,9 @@ def _explained(problem: BaseException, address: str, asked: str | None) -> Engin
     if match := _TOO_NEW.search(reason):
         return _version_error(address, match[1], match[2], "too new", "maximum")
     if "below the minimum" in reason or "API versions below" in reason:
-        return _version_error(address, asked or "?", "1.24", "too old", "minimum of the SDK")
+        return _version_error(
+            address, asked or "?", "1.24 (the Docker SDK's)", "too old", "minimum"
+        )
     if "PermissionError" in reason:
         return EngineError(
             found=f"permission denied on the engine socket {path}",

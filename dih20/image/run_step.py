@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMAND = ("/bin/sh", "-eu", "/mnt/step.sh")
 ROLE = "image-step"
+LIMIT_S = 3600.0  # a step that runs longer hangs: the longest, pip with gigabytes, takes minutes
 _NAME = "dih20-image-step-"
 _KINDS = {headers.MISMATCH: HeaderMismatch, nccl.MISMATCH: NcclMismatch}
 _KEPT_CONFIG = (
@@ -46,15 +48,19 @@ class StepRun:
     folder: PurePath
     env: Mapping[str, str]
     log: Path
+    limit_s: float = LIMIT_S
 
 
 def run_step(
     ui: Console, client: docker.DockerClient, run: StepRun, labels: Mapping[str, str]
 ) -> str:
     """Give the id of the new image; raise ImageError with the step's own error lines."""
-    with _container(client, run) as container:
-        lines = list(_follow(ui, container, run.log))
-        code = int(container.wait()["StatusCode"])
+    with _container(client, run) as container, _engine_faults(run):
+        with _deadline(container, run.limit_s) as is_overdue:
+            lines = list(_follow(ui, container, run.log))
+            code = int(container.wait()["StatusCode"])
+        if is_overdue():
+            raise _overdue(run, lines)
         if code != 0:
             raise _failure(run, code, lines)
         config = image_config(client, run.parent, env=run.env, labels=labels)
@@ -138,6 +144,42 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
             container.remove(force=True)
 
 
+@contextlib.contextmanager
+def _deadline(container: Container, limit_s: float) -> Iterator[Callable[[], bool]]:
+    """Kill the container at the deadline; the function given says whether that happened."""
+    from docker.errors import DockerException
+
+    overdue = threading.Event()
+
+    def kill() -> None:
+        overdue.set()
+        with contextlib.suppress(DockerException):
+            container.kill()
+
+    timer = threading.Timer(limit_s, kill)
+    timer.start()
+    try:
+        yield overdue.is_set
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _engine_faults(run: StepRun) -> Iterator[None]:
+    """Say in one error that the engine, and not the step, failed."""
+    import requests
+    from docker.errors import DockerException
+
+    try:
+        yield
+    except (DockerException, requests.RequestException) as problem:
+        raise EngineError(
+            found=f"the engine failed during step {run.number} of {run.count}, {run.name}: {problem}",
+            expected="the container's output, its exit code and a committed layer",
+            remedy="look at the engine's log and its free disk space, then run the command again",
+        ) from None
+
+
 def _follow(ui: Console, container: Container, log: Path) -> Iterator[str]:
     """Print and log each line as it comes; give them all for the error report."""
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -148,6 +190,15 @@ def _follow(ui: Console, container: Container, log: Path) -> Iterator[str]:
             out.flush()
             ui.line(f"    {line}", style="dim")
             yield line
+
+
+def _overdue(run: StepRun, lines: list[str]) -> ImageError:
+    last = lines[-1] if lines else "(it printed nothing)"
+    return ImageError(
+        found=f"step {run.number} of {run.count}, {run.name}, was still running after {run.limit_s:.0f} s; its last line: {last}",
+        expected=f"an end within {run.limit_s:.0f} s",
+        remedy=f"see what it waits for; full log: {shown(run.log)}",
+    )
 
 
 def _failure(run: StepRun, code: int, lines: list[str]) -> ImageError:

@@ -63,6 +63,7 @@ def build(ui: Console, client: docker.DockerClient, path: Path, *, tag: str) -> 
             for entry in _posted(client, context, tag, path.name):
                 progress.take(entry)
             progress.check(path)
+            progress.show()
             image = client.images.get(tag)
             line.note = f"{progress.hits} hits, {progress.misses} misses, {str(image.id)[7:19]}"
     return {"id": image.id, "tag": tag, "steps": progress.steps}
@@ -134,6 +135,11 @@ class _Progress:
             self.steps[-1]["hit"] = True
         if line.strip():
             self.ui.line(f"    {line}", style="dim")
+
+    def show(self) -> None:
+        """Print which instructions were taken from the cache."""
+        for step in self.steps:
+            self.ui.line(f"  {'=' if step['hit'] else '+'} {step['step']}. {step['instruction']}")
 
     @property
     def hits(self) -> int:

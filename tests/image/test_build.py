@@ -192,6 +192,27 @@ def test_a_failed_step_shows_the_compilers_own_error_and_where_the_log_is(
     assert len(engine.containers.list(all=True)) == before
 
 
+def test_a_killed_step_says_so(built: Any, make_step: Any) -> None:
+    with pytest.raises(ImageError) as caught:
+        built(make_step("21-killed", "echo before; kill -9 $$\n"))
+    assert "exited 137 (killed, most likely for memory)" in caught.value.found
+
+
+def test_a_step_that_hangs_is_ended_at_its_deadline(
+    built: Any, make_step: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from functools import partial
+
+    from dih20.image import build, run_step
+
+    monkeypatch.setattr(build, "StepRun", partial(run_step.StepRun, limit_s=1.5))
+    with pytest.raises(ImageError) as caught:
+        built(make_step("21-hangs", "echo waiting for nobody; sleep 600\n"))
+    assert "still running after 2 s; its last line: waiting for nobody" in caught.value.found
+    names = [container.name for container in engine.containers.list(all=True)]
+    assert not [name for name in names if name.startswith("dih20-image-step")]
+
+
 def test_the_step_after_a_failure_was_mended_goes_on_from_what_is_there(
     built: Any, make_step: Any
 ) -> None:
