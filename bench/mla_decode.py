@@ -1,13 +1,15 @@
 """Sparse paged MLA decode: time at the shapes with a number to reach, and beside what can be loaded.
 
 Caches are far larger than L2 and calls rotate over index rows, so records come from memory. Peers
-are recorded ones, and the libraries H20_OPS_PEER_LIBRARIES names, on the same keys in V4's 584-byte
-records, which is the only form their SM90 kernels read.
+are recorded ones, and vLLM's build of FlashMLA if H20_OPS_VLLM_FLASHMLA names its `_flashmla_C`
+library, on the same keys in V4's 584-byte records, the only form its SM90 kernel reads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ from h20_ops.kv_cache import V41_FP4, V41_FP8
 from h20_ops.testing.bench import BenchRun
 from h20_ops.testing.cases_decode import DecodeInputs
 from h20_ops.testing.compare import normalised_difference
-from h20_ops.testing.op_libraries import OpLibrary, decode_call, load_op_libraries
+from h20_ops.testing.op_libraries import as_v4_cache
 from h20_ops.testing.peers import Peer, recorded_decode
 from h20_ops.testing.roofline import Work, mla_work
 from h20_ops.testing.timing import rotation_count, time_calls
@@ -32,7 +34,9 @@ SHAPES += [(b, 128, 512) for b in (1, 8, 32, 64, 128, 256, 512)]
 
 def measure(bench: BenchRun) -> None:
     """Measure every shape with random indices, and the model's own with overlapping neighbours."""
-    libraries = load_op_libraries()
+    library = os.environ.get("H20_OPS_VLLM_FLASHMLA")
+    if library:
+        torch.ops.load_library(library)
     rng = torch.Generator("cuda").manual_seed(1)
     window = _cache(SLOTS // RING, RING, 528, RING_STRIDE, rng)
     window[..., 512:] = 120  # ue8m0 scales
@@ -47,7 +51,7 @@ def measure(bench: BenchRun) -> None:
                 for _ in range(count)
             ]
             ours = time_calls([_bind(inputs) for inputs in sets])
-            found = [_peer(library, sets) for library in libraries]
+            found = [_vllm_flash_mla(sets)] if library else []
             shape = {"batch": batch, "topk": topk, "extra_topk": extra_topk, "heads": HEADS}
             bench.row(
                 shape=shape,
@@ -111,13 +115,29 @@ def _bind(x: DecodeInputs) -> Callable[[], torch.Tensor]:
     return lambda: sparse_mla_decode(x.q, x.k_cache, x.indices, **x.kwargs())[0]
 
 
-def _peer(library: OpLibrary, sets: list[DecodeInputs]) -> Peer:
-    calls = [decode_call(library, inputs) for inputs in sets]
-    # The V4 record keeps 64 channels in bf16 and rescales the others: close, not equal.
-    difference = normalised_difference(calls[0]()[0], _bind(sets[0])())
-    assert difference < 1e-2, f"{library.name}: normalised difference {difference}"
-    name = f"{library.name}, 584-byte records"
-    return Peer(name=name, us=time_calls(calls).median_us, source="same_run")
+def _vllm_flash_mla(sets: list[DecodeInputs]) -> Peer:
+    """Time FlashMLA's SM90 kernel; its scheduling is done once, outside what is timed."""
+    calls = [_vllm_call(inputs) for inputs in sets]
+    # The V4 record keeps 64 channels in bf16 and shares scales by 64: close, not equal.
+    difference = normalised_difference(calls[0]().view(-1, HEADS, 512), _bind(sets[0])()[:, 0])
+    assert difference < 1e-2, f"the peer's output differs: normalised difference {difference}"
+    us = time_calls(calls).median_us
+    return Peer(name="FlashMLA SM90 (vLLM), 584-byte records", us=us, source="same_run")
+
+
+def _vllm_call(x: DecodeInputs) -> Callable[[], torch.Tensor]:
+    cache = as_v4_cache(x.k_cache, x.indices, x)
+    extra = None if x.extra_k_cache is None else x.extra_indices
+    extra_cache = None if extra is None else as_v4_cache(x.extra_k_cache, extra, x)
+
+    def call(metadata: Any, num_splits: Any) -> Any:
+        scopes = (x.q, cache, x.indices, None, x.attn_sink)
+        return torch.ops._flashmla_C.sparse_decode_fwd(
+            *scopes, metadata, num_splits, extra_cache, extra, None, 512, x.sm_scale
+        )
+
+    _, _, metadata, num_splits = call(None, None)
+    return lambda: call(metadata, num_splits)[0]
 
 
 def _work(batch: int, topk: int, extra_topk: int) -> Work:

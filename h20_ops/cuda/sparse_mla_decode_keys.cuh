@@ -1,8 +1,9 @@
 // The warps that fetch records and expand them to bf16 tiles in shared memory.
 //
 // Warp w owns keys 8w .. 8w+7 of each block. Lane k < 8 works out the address of key k; lanes then
-// load 16 bytes each, four loads to a batch (four FP8 records or eight FP4 records), and two batches
-// are on their way or being expanded at any time.
+// load 16 bytes each, two loads to a batch (two FP8 records or four FP4 records). Four batches are on
+// their way or being expanded at any time: small ones, since a batch is fetched anew only when the
+// one before it in the same registers is expanded.
 // The order of channels in shared memory is whatever makes expanding cheap, and queries and outputs
 // follow it: channel 128g + 16c + 8h + e lies in tile 2g + h, 16-byte chunk c (exclusive-or'ed with
 // the row, as the tensor cores want it), element 0 2 1 3 4 6 5 7 [e].
@@ -18,15 +19,16 @@ constexpr int EXTRA_FP8 = 1;
 constexpr int EXTRA_FP4 = 2;
 
 struct Batch {
-  uint4 values[4];
-  uint2 scales;
+  uint4 values[2];
+  uint32_t scales;
 };
 
 // What a batch holds; 0 is no batch.
 constexpr uint32_t TAG_PRESENT = 1;
 constexpr uint32_t TAG_FP4 = 2;
-constexpr uint32_t TAG_FIRST = 4;  // batch of its block
-constexpr uint32_t TAG_LAST = 8;
+constexpr uint32_t TAG_LAST = 4;    // of its block
+constexpr uint32_t TAG_PART = 8;    // times 0 to 3: which of the warp's key pairs (FP4: fours)
+constexpr int TAG_PART_SHIFT = 3;
 constexpr int TAG_VALID_SHIFT = 8;  // eight bits: which of the warp's keys exist
 
 __device__ __forceinline__ void store4(uint32_t address, uint32_t a) {
@@ -48,16 +50,6 @@ __device__ __forceinline__ uint4 load16(uint64_t address, bool exists) {
       "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
       "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%5];\n}"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "r"(static_cast<int>(exists)), "l"(address));
-  return v;
-}
-
-__device__ __forceinline__ uint2 load8(uint64_t address, bool exists) {
-  uint2 v;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%3];\n}"
-      : "=&r"(v.x), "=&r"(v.y)
       : "r"(static_cast<int>(exists)), "l"(address));
   return v;
 }
@@ -140,19 +132,25 @@ class KeyProducer {
   }
 
   __device__ __forceinline__ void run() {
-    Batch a, b;
+    Batch a, b, c, d;
     uint32_t tag_a = issue(a);
     uint32_t tag_b = issue(b);
-    while (tag_a != 0) {
-      expand(a, tag_a);
-      tag_a = issue(a);
-      if (tag_b == 0) break;
-      expand(b, tag_b);
-      tag_b = issue(b);
+    uint32_t tag_c = issue(c);
+    uint32_t tag_d = issue(d);
+#pragma unroll 1
+    while (turn(a, tag_a) && turn(b, tag_b) && turn(c, tag_c) && turn(d, tag_d)) {
     }
   }
 
  private:
+  // Expand a batch and start the next one in its place; false if there was none.
+  __device__ __forceinline__ bool turn(Batch& batch, uint32_t& held) {
+    if (held == 0) return false;
+    expand(batch, held);
+    held = issue(batch);
+    return true;
+  }
+
   const Params& p;
   const int thread;
   const int lane;
@@ -208,9 +206,7 @@ class KeyProducer {
     const uint64_t found = reinterpret_cast<uint64_t>(scope.cache) + page * scope.page_stride +
                            position * (fp4 ? FP4_BYTES : FP8_BYTES);
     address = index >= 0 ? found : 0;
-    tag = block < last ? TAG_PRESENT | TAG_FIRST | (fp4 ? TAG_FP4 | TAG_LAST : 0) |
-                             (mask << TAG_VALID_SHIFT)
-                       : 0;
+    tag = block < last ? TAG_PRESENT | (fp4 ? TAG_FP4 : 0) | (mask << TAG_VALID_SHIFT) : 0;
   }
 
   // The lane number, so that what follows from it is computed anew instead of kept in registers.
@@ -225,31 +221,32 @@ class KeyProducer {
     const int lane = fresh_lane();
     const uint32_t current = tag;
     if (current == 0) return 0;
+    const int part = (current >> TAG_PART_SHIFT) & 3;
     if (EXTRA == EXTRA_FP4 && (current & TAG_FP4)) {
-      const int part = (lane & 3) + 4 * (lane >> 3);
+      const int piece = (lane & 3) + 4 * (lane >> 3);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint64_t record = __shfl_sync(0xffffffffu, address, 2 * i + ((lane >> 2) & 1));
-        batch.values[i] = load16(record + part * 16, record != 0);
+      for (int i = 0; i < 2; ++i) {
+        const uint64_t record =
+            __shfl_sync(0xffffffffu, address, part * 4 + 2 * i + ((lane >> 2) & 1));
+        batch.values[i] = load16(record + piece * 16, record != 0);
       }
-      const uint64_t record = __shfl_sync(0xffffffffu, address, lane >> 2);
-      batch.scales = load8(record + 256 + (lane & 3) * 8, record != 0);
+      const uint64_t record = __shfl_sync(0xffffffffu, address, part * 4 + (lane >> 3));
+      batch.scales = load4(record + 256 + (lane & 7) * 4, record != 0);
     } else {
-      const int first = (current & TAG_FIRST) ? 0 : 4;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint64_t record = __shfl_sync(0xffffffffu, address, first + i);
+      for (int i = 0; i < 2; ++i) {
+        const uint64_t record = __shfl_sync(0xffffffffu, address, part * 2 + i);
         batch.values[i] = load16(record + lane * 16, record != 0);
       }
-      const uint64_t record = __shfl_sync(0xffffffffu, address, first + ((lane >> 2) & 3));
-      batch.scales.x = load4(record + 512 + (lane & 3) * 4, record != 0);
+      const uint64_t record = __shfl_sync(0xffffffffu, address, part * 2 + ((lane >> 2) & 1));
+      batch.scales = load4(record + 512 + (lane & 3) * 4, record != 0);
     }
-    if (current & TAG_LAST) {
+    if (part == ((current & TAG_FP4) ? 1 : 3)) {
       ++block;
       locate();
-    } else {
-      tag = (current & ~TAG_FIRST) | TAG_LAST;
+      return current | TAG_LAST;
     }
+    tag = current + TAG_PART;
     return current;
   }
 
@@ -257,7 +254,8 @@ class KeyProducer {
   __device__ __forceinline__ void expand(const Batch& batch, uint32_t held) {
     const uint32_t stage = expanded % STAGES;
     const uint32_t full = shared + KEYS_FULL_AT + stage * 8;
-    if (held & TAG_FIRST) {
+    const int part = (held >> TAG_PART_SHIFT) & 3;
+    if (part == 0) {
       sm90::mbarrier_wait(full + STAGES * 8, ((expanded / STAGES) & 1) ^ 1);
       if (lane == 0) {
         asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared + VALID_AT + stage * 8 + (thread >> 5)),
@@ -269,9 +267,9 @@ class KeyProducer {
     const uint32_t tiles = shared + KEYS_AT + (stage * 8 + (lane >> 3) * 2) * TILE_BYTES +
                            (thread >> 5) * 8 * 128;
     if (EXTRA == EXTRA_FP4 && (held & TAG_FP4)) {
-      expand_fp4(batch, tiles, lane);
+      expand_fp4(batch, tiles, lane, part * 4);
     } else {
-      expand_fp8(batch, tiles, lane, (held & TAG_FIRST) ? 0 : 4);
+      expand_fp8(batch, tiles, lane, part * 2);
     }
     if (held & TAG_LAST) {
       sm90::fence_async_proxy();
@@ -283,16 +281,16 @@ class KeyProducer {
 
   __device__ __forceinline__ void expand_fp8(const Batch& batch, uint32_t tiles, int lane,
                                              int first) const {
-    uint32_t factors[4];
+    uint32_t factors[2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t word = __shfl_sync(0xffffffffu, batch.scales.x, i * 4 + (lane >> 3));
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t word = __shfl_sync(0xffffffffu, batch.scales, i * 4 + (lane >> 3));
       const uint32_t scale = __byte_perm(word, 0, 0x4440 | ((lane >> 1) & 3));
       // 2^(scale - 127 - KEY_SHIFT + 120), the 120 undoing the bias that expand_e4m3 leaves.
       factors[i] = min(scale + 120 - KEY_SHIFT, 255u) * 0x00800080u;
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const uint4 v = batch.values[i];
       const int key = first + i;
       const uint32_t target = tiles + key * 128 + (((lane & 7) ^ key) << 4);
@@ -307,22 +305,23 @@ class KeyProducer {
   }
 
   // Four lanes take one key and the next four the other, so that eight lanes fill eight banks.
-  __device__ __forceinline__ void expand_fp4(const Batch& batch, uint32_t tiles, int lane) const {
+  __device__ __forceinline__ void expand_fp4(const Batch& batch, uint32_t tiles, int lane,
+                                             int first) const {
+    // A lane's 32 channels have two scale bytes: half of word piece / 2 of its key's eight.
+    const int piece = (lane & 3) + 4 * (lane >> 3);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = 2 * i + ((lane >> 2) & 1);
-      const int source = key * 4 + (lane >> 3);
-      const uint32_t word_x = __shfl_sync(0xffffffffu, batch.scales.x, source);
-      const uint32_t word_y = __shfl_sync(0xffffffffu, batch.scales.y, source);
-      uint32_t first, second;
-      fp4_factors(__byte_perm((lane & 2) ? word_y : word_x, 0, (lane & 1) ? 0x4432 : 0x4410), first,
-                  second);
+    for (int i = 0; i < 2; ++i) {
+      const int in_batch = 2 * i + ((lane >> 2) & 1);
+      const uint32_t word = __shfl_sync(0xffffffffu, batch.scales, in_batch * 8 + (piece >> 1));
+      uint32_t factor_a, factor_b;
+      fp4_factors(__byte_perm(word, 0, (lane & 1) ? 0x4432 : 0x4410), factor_a, factor_b);
+      const int key = first + in_batch;
       const uint32_t target = tiles + key * 128 + (((2 * (lane & 3)) ^ key) << 4);
       const uint4 v = batch.values[i];
-      expand_eight(v.x, first, target);
-      expand_eight(v.y, first, target + TILE_BYTES);
-      expand_eight(v.z, second, target ^ 16);
-      expand_eight(v.w, second, (target ^ 16) + TILE_BYTES);
+      expand_eight(v.x, factor_a, target);
+      expand_eight(v.y, factor_a, target + TILE_BYTES);
+      expand_eight(v.z, factor_b, target ^ 16);
+      expand_eight(v.w, factor_b, (target ^ 16) + TILE_BYTES);
     }
   }
 };
