@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dih20.deploy.container import OWNER
 from dih20.deploy.wanted import Wanted
 from dih20.errors import ContainerConflict
 from dih20.hosts.facts import Container, HostFacts, container_names
@@ -58,7 +59,7 @@ def conflict(facts: HostFacts, wanted: Wanted, *, replace: bool) -> ContainerCon
     for name in container_names(wanted.host.container):
         found = facts.container(name)
         if found is not None and not found.is_ours:
-            owner = found.labels.get("dih20.owner") or "no dih20.owner label"
+            owner = _owner(found)
             return ContainerConflict(
                 found=f"container {name} on {facts.name} is not ours: id {found.id[:12]}, image {found.image}, {owner}",
                 expected=f"the name {name} free, or held by a container that this tool made",
@@ -74,6 +75,15 @@ def conflict(facts: HostFacts, wanted: Wanted, *, replace: bool) -> ContainerCon
         expected=f"{wanted.config[:12]}, from the image, wheels and configs of now",
         remedy=f"add --replace: it is then kept stopped as {current.name}-previous",
     )
+
+
+def _owner(container: Container) -> str:
+    owner = container.labels.get("dih20.owner")
+    if owner is None:
+        return "no dih20.owner label"
+    if owner == OWNER:
+        return "owner dih20 from its image, but made by hand: no dih20.config label"
+    return f"owner {owner}"
 
 
 class _State:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dih20.console import Console
 from dih20.deploy.container import ContainerSpec
 from dih20.errors import ContainerConflict, DeployError, ToolError
-from dih20.hosts.facts import container_names
+from dih20.hosts.facts import container_names, made_by_us
 from dih20.paths import build_dir, shown
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _remove_ours(client: docker.DockerClient, name: str) -> None:
     leftover = find(client, name)
     if leftover is None:
         return
-    if leftover.labels.get("dih20.owner") != "dih20":
+    if not made_by_us(leftover.labels):
         raise ContainerConflict(
             found=f"container {name} is not ours: id {leftover.short_id}",
             expected=f"the name {name} free, or held by a container that this tool made",

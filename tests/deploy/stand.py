@@ -59,9 +59,9 @@ def make_wheel(
     }
     record = "".join(f"{n},sha256={_digest(text)},{len(text)}\n" for n, text in files.items())
     with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
+        # Without a time of its own, so that the same wheel is the same file in every test.
+        for file, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            archive.writestr(zipfile.ZipInfo(file), text)
     return path
 
 

@@ -41,6 +41,8 @@ def say(container: Any, *argv: str) -> str:
 def test_a_deploy_puts_up_the_container_and_a_second_one_does_nothing(
     wish: Wanted, engine: Any, clean_host: Any, ui: Console
 ) -> None:
+    for image in clean_host.images.list(name="di-h20"):
+        clean_host.images.remove(image.id, force=True)
     result = deploy(ui, engine, wish)
     container = clean_host.containers.get("di-h20")
     assert container.id == result["container"]
@@ -155,14 +157,14 @@ def test_a_foreign_container_of_that_name_is_refused_with_id_and_owner(
     with pytest.raises(ContainerConflict) as refused:
         deploy(ui, engine, wish, replace=True)
     assert foreign.id[:12] in refused.value.found
-    assert "no dih20.owner label" in refused.value.found
+    assert "owner dih20 from its image, but made by hand" in refused.value.found
     assert clean_host.containers.get("di-h20").id == foreign.id
 
 
 def test_leftovers_of_a_crash_are_cleared_away(
     wish: Wanted, engine: Any, clean_host: Any, ui: Console, standin_image: str
 ) -> None:
-    labels = {"dih20.owner": "dih20"}
+    labels = {"dih20.owner": "dih20", "dih20.config": "c" * 64}
     clean_host.containers.create(standin_image, "sleep 60", name="di-h20-next", labels=labels)
     deploy(ui, engine, wish)
     assert [c.name for c in clean_host.containers.list(all=True)] == ["di-h20"]

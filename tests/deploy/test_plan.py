@@ -16,7 +16,7 @@ from tests.deploy.stand import TAG, make_tree, wanted_for, wheel_of
 from tests.hosts.places import healthy_facts
 
 CASES = sorted((Path(__file__).parent / "cases" / "plan").glob("*.json"))
-OURS = {"dih20.owner": "dih20"}
+OURS = {"dih20.owner": "dih20", "dih20.config": "0" * 64}
 
 
 @pytest.fixture

@@ -35,6 +35,11 @@ class Engine:
         return bool(major) and int(major[0] if major else 0) >= 23
 
 
+def made_by_us(labels: Mapping[str, str]) -> bool:
+    """Say whether a container was made by a deploy; one made by hand inherits our images' owner label."""
+    return labels.get("dih20.owner") == "dih20" and "dih20.config" in labels
+
+
 @dataclass(frozen=True, kw_only=True)
 class Container:
     """A container on the host, as far as a deploy needs to know it."""
@@ -48,7 +53,7 @@ class Container:
 
     @property
     def is_ours(self) -> bool:
-        return self.labels.get("dih20.owner") == "dih20"
+        return made_by_us(self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
