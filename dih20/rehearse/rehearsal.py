@@ -174,7 +174,11 @@ class Rehearsal:
             deployed = deploy_to(self.ui, HOST)
             seconds = time.monotonic() - started
             self._expect(deployed["plan"]["noop"], "a second deploy", "work to do")
-            self._expect(seconds < NOOP_LIMIT_S, "a no-op deploy", f"{seconds:.1f} s")
+            if seconds > NOOP_LIMIT_S:
+                stage.status = "warn"
+                self.ui.warn(
+                    f"the no-op deploy took {seconds:.1f} s, over {NOOP_LIMIT_S:.0f} s: is this machine busy?"
+                )
             stage.showed = f"a no-op in {seconds:.1f} s"
 
     @staticmethod
@@ -182,6 +186,6 @@ class Rehearsal:
         if not holds:
             raise RehearsalFailed(
                 found=f"{what} showed {found}",
-                expected=f"a second deploy to be a no-op in under {NOOP_LIMIT_S:.0f} s, a first one not",
+                expected="a first deploy to do work, a second one none",
                 remedy="compare the plan above with the facts that it names",
             )
