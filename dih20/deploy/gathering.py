@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dih20.config import HostConfig
+from dih20.config import HostConfig, load_image
 from dih20.console import Console
 from dih20.deploy.wanted import Wanted, WantedImage, WantedTree, WantedWheel, require_fitting
 from dih20.errors import ImageError
@@ -19,8 +19,8 @@ REPOSITORY = "di-h20"
 _CARRIED = ("dih20.base", "dih20.lock", "dih20.python-tag", "dih20.torch")
 
 
-def find_image(client: docker.DockerClient, lock: Lock, tag: str = "") -> WantedImage:
-    """Give the image to deploy: by tag, else the newest one that was built from the lock in force."""
+def find_image(client: docker.DockerClient, lock: Lock, base: str, tag: str = "") -> WantedImage:
+    """Give the image to deploy: by tag, else the newest of this base and of the lock in force."""
     if tag:
         layers = image_layers(client, tag)
         return _wanted_image(client.images.get(tag), tag, layers.image_id, client)
@@ -43,6 +43,11 @@ def find_image(client: docker.DockerClient, lock: Lock, tag: str = "") -> Wanted
     return _wanted_image(newest, own[0], str(newest.id), client)
 
 
+def _described(image: Image) -> str:
+    labels = image.labels
+    return f"{image.tags[0]} ({labels.get('dih20.base')}, lock {labels.get('dih20.lock', '')[:12]})"
+
+
 def _wanted_image(
     image: Image, tag: str, image_id: str, client: docker.DockerClient
 ) -> WantedImage:
@@ -59,7 +64,7 @@ def gather_wanted(
     """Give everything that is to stand on a host; wheels that do not fit the image are refused here."""
     from dih20.patches import patchset_identity
 
-    image = find_image(client, lock, tag)
+    image = find_image(client, lock, load_image().base, tag)
     wheels = _wheels(client, image, lock)
     require_fitting(image, wheels)
     has_engine = any(wheel.name == "deepinfer" for wheel in wheels)

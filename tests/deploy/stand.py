@@ -19,6 +19,7 @@ from tests.hosts.places import production_host
 LABELS = {
     "dih20.owner": "dih20",
     "dih20.base": "stand-in",
+    "dih20.role": "image",
     "dih20.lock": "l" * 64,
     "dih20.python-tag": "cp313",
     "dih20.torch": "none",

@@ -123,3 +123,20 @@ def test_a_container_in_the_middle_of_its_removal_is_waited_for(wish: Wanted) ->
     facts = healthy_facts(containers=(going,))
     assert conflict(facts, wish, replace=False) is None
     assert any(a.verb == "wait for" for a in make_plan(facts, wish).actions)
+
+
+def test_a_host_that_does_not_answer_gets_its_plan_shown_and_then_its_error(
+    wish: Wanted, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from dih20.console import Console
+    from dih20.deploy.apply import deploy
+    from dih20.errors import ConnectFailed
+    from dih20.rehearse.sshd import free_port
+
+    silent = wish.host.model_copy(update={"address": "127.0.0.1", "port": free_port()})
+    with pytest.raises(ConnectFailed) as failed:
+        deploy(Console(), None, wanted_for(silent, wheels=wish.wheels), only_plan=True)  # type: ignore[arg-type]
+    shown = capsys.readouterr().out
+    assert "? create container di-h20" in shown
+    assert "? transfer wheel deep_gemm 2.8.2" in shown
+    assert failed.value.exit_code == 41
