@@ -30,7 +30,10 @@
     │   └── DeployLocked          52   another deploy to this host is running
     ├── DoctorFindings            60   something is missing; the report says what
     ├── TestsFailed               61   tests, linters or benchmarks did not pass
-    └── RehearsalFailed           62   a stage of the rehearsal did not do what it does on a real host
+    ├── RehearsalFailed           62   a stage of the rehearsal did not do what it does on a real host
+    ├── DumpUnusable              63   a dump of tensors cannot be read, or two cannot be compared
+    ├── ParityDiverged            64   two runs differ; the first wrong tensor is named
+    └── ParityIncomplete          65   nothing differs, but not everything was compared
 
 A message has three parts: what was found, what was expected and from where, what to run next.
 Exit code 70 is kept for a fault of this program itself; 130 for an interrupt.
@@ -193,3 +196,15 @@ class TestsFailed(ToolError):
 
 class RehearsalFailed(ToolError):
     exit_code = 62
+
+
+class DumpUnusable(ToolError):
+    exit_code = 63
+
+
+class ParityDiverged(ToolError):
+    exit_code = 64
+
+
+class ParityIncomplete(ToolError):
+    exit_code = 65

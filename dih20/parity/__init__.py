@@ -1,0 +1,1 @@
+"""Name the first wrong tensor: dumps of named tensors, their comparison, and what it looks like."""
