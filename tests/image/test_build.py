@@ -194,7 +194,7 @@ def test_a_failed_step_shows_the_compilers_own_error_and_where_the_log_is(
 
 def test_a_killed_step_says_so(built: Any, make_step: Any) -> None:
     with pytest.raises(ImageError) as caught:
-        built(make_step("21-killed", "echo before; kill -9 $$\n"))
+        built(make_step("21-killed", "echo before; sh -c 'kill -9 $$'\n"))
     assert "exited 137 (killed, most likely for memory)" in caught.value.found
 
 

@@ -38,7 +38,7 @@ def test_the_steps_run_in_the_hosts_engine_and_inputs_go_once(
     real_steps: Any,
     tmp_path: Path,
 ) -> None:
-    steps = [real_steps["30-headers"], real_steps["40-nccl"]]
+    steps = [real_steps["30-headers"]]
 
     def build(ui: Console) -> Any:
         stage = HostStaging(ui, host).folder
