@@ -114,8 +114,8 @@ def measure_transfer(ui: Console, host: HostConfig) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"scp": [], "ours": [], "ours_verified": []}
     with connect(host) as runner:
         runner.run(["mkdir", "-p", remote])
+        command = [*scp, f"{host.user}@{host.address}:{remote}/scp.bin"]
         for _ in range(REPEATS):  # in turn, so that a busy moment of the machine meets all three
-            command = [*scp, f"{host.user}@{host.address}:{remote}/scp.bin"]
             rates["scp"].append(_rate(lambda: subprocess.run(command, check=True)))
             rates["ours"].append(_rate(lambda: _write(runner, local, f"{remote}/ours.bin")))
             rates["ours_verified"].append(_rate(lambda: runner.put(local, f"{remote}/put.bin", ui)))
