@@ -195,9 +195,7 @@ class Builder:
                     recipe.imports,
                     built_with=wanted.parts.torch,
                     log=log,
-                    driver_stub=self._driver_stub()
-                    if recipe.build.nvcc and recipe.imports
-                    else None,
+                    driver_stub=self._driver_stub() if DRIVER in recipe.linking.libraries else None,
                     toolkit=self._toolkit()
                     if recipe.build.nvcc and self.facts.nvcc == "none"
                     else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ INSIDE = Path(__file__).resolve().parent / "inside"
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a build may see of the image's own environment; the rest is cleared.
 _PASSED_ON = ("PATH", "CPATH", "CUDA_HOME", "LANG")
+# What decides which libraries a process finds at run time; only imports see it.
+_RUN_TIME = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class ImageFacts:
     nccl: tuple[dict[str, Any], ...]
     environment: dict[str, str]
     labels: dict[str, str]
+    run_time: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_torch(self) -> bool:
@@ -65,6 +68,7 @@ def facts_of(client: docker.DockerClient, image: str) -> ImageFacts:
         nccl=tuple(answer["nccl"]),
         environment={name: environment[name] for name in _PASSED_ON if name in environment},
         labels=dict(config.get("Labels") or {}),
+        run_time={name: environment[name] for name in _RUN_TIME if name in environment},
     )
 
 

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 CHECK = "import"
 _SCRIPT = """set -e
-export LD_LIBRARY_PATH=
 if [ -f /di/job/driver_stub.c ] && ! ldconfig -p | grep -q libcuda.so.1; then
     mkdir -p /build/driver
     gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 -o /build/driver/libcuda.so.1 /di/job/driver_stub.c
-    export LD_LIBRARY_PATH=/build/driver
+    export LD_LIBRARY_PATH="/build/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     touch /di/out/without-driver
 fi
 python3 /di/inside/import_wheel.py /di/wheel "$@" >/di/out/imports.json
@@ -50,7 +49,7 @@ def import_in_image(
     """
     if not names:
         return not_applicable(CHECK, "the recipe names nothing to import")
-    refuse_stub_folders(facts.environment, f"image {facts.image_id[:19]}")
+    refuse_stub_folders(facts.run_time, f"image {facts.image_id[:19]}")
     with tempfile.TemporaryDirectory(prefix="di-import-") as scratch:
         folders = {name: Path(scratch) / name for name in ("wheel", "job", "out")}
         for folder in folders.values():
@@ -69,6 +68,7 @@ def import_in_image(
                 "LANG": "C.UTF-8",
                 "HOME": "/tmp",
                 **facts.environment,
+                **facts.run_time,
             },
             read_only=read_only,
             writable={"/di/out": folders["out"]},

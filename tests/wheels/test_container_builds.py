@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from dih20.wheels.build import Limits
 from dih20.wheels.container import Job, run_job
 from dih20.wheels.device_code import device_code_of
 from dih20.wheels.image_facts import facts_of
-from dih20.wheels.recipes import DeviceCodePromise, Recipe, RecipeSource, load_all
+from dih20.wheels.importing import import_in_image
+from dih20.wheels.recipes import DeviceCodePromise, Linking, Recipe, RecipeSource, load_all
 from dih20.wheels.rows import Row
 from dih20.wheels.store import Store
 from dih20.wheels.wheel_set import build_wheels, refuse_mismatch, wheels_for
@@ -80,6 +83,7 @@ def test_the_probe_is_built_judged_and_then_a_hit_within_two_seconds(bench: Benc
     assert row.wheel is not None
     found = {verdict["check"]: verdict for verdict in row.wheel.verdicts}
     assert found["device code"]["found"] == "libh20_probe.so: sm_90a"
+    assert found["import"]["status"] == "ok"
     assert {verdict["status"] for verdict in row.wheel.verdicts} <= {"ok", "not applicable"}
     assert row.wheel.build["peak_memory_bytes"] > 50e6
     assert row.wheel.build["base"] == "stand-in"
@@ -200,8 +204,6 @@ def test_cuobjdump_of_the_lock_and_our_reader_agree(bench: Bench, tmp_path: Path
     folder = ninja_vendor(tmp_path / "vendor", compile_command=NVCC.format("90a"))
     (row,) = bench.build(vendor_recipe(folder, build={"nvcc": True}, device_code=AOT))
     assert row.wheel is not None
-    import zipfile
-
     with zipfile.ZipFile(row.wheel.path) as archive:
         archive.extractall(tmp_path / "out")
     code = device_code_of(tmp_path / "out" / "vendor" / "_C.so", tools.cuobjdump(bench.lock))
@@ -274,8 +276,6 @@ def test_wheels_of_another_python_or_torch_are_refused(bench: Bench, tmp_path: P
     assert row.wheel is not None
     facts = facts_of(bench.client, bench.image)
     refuse_mismatch(row.wheel, facts)
-    import dataclasses
-
     with pytest.raises(WheelError, match="built for cp313"):
         refuse_mismatch(row.wheel, dataclasses.replace(facts, python_tag="cp312"))
     torched = dataclasses.replace(
@@ -290,3 +290,36 @@ def test_a_set_that_is_not_complete_names_what_is_missing(bench: Bench) -> None:
         wheels_for(bench.client, bench.image, bench.lock, only="h20_probe", store=bench.store)
     assert "h20_probe (never built)" in caught.value.found
     assert "build-vendor" in caught.value.remedy
+
+
+def test_linking_with_the_driver_goes_through_the_stand_in_and_leaves_the_drivers_name(
+    bench: Bench, tmp_path: Path
+) -> None:
+    folder = ninja_vendor(
+        tmp_path / "vendor", compile_command="gcc -fPIC", suffix="c", link="-lcuda"
+    )
+    (folder / "part1.c").write_text(
+        "int cuInit(unsigned);\nint start(void) { return cuInit(0); }\n"
+    )
+    linking = Linking(driver_stub=True, libraries=("libcuda.so.1",))
+    with pytest.raises(WheelError, match="cannot find -lcuda"):
+        bench.build(vendor_recipe(folder, linking=Linking(libraries=("libcuda.so.1",))))
+    (row,) = bench.build(vendor_recipe(folder, linking=linking, imports=("vendor/_C.so",)))
+    assert row.wheel is not None
+    found = {verdict["check"]: verdict for verdict in row.wheel.verdicts}
+    assert "libcuda.so.1" in found["needed libraries"]["found"]
+    assert found["search paths"]["found"] == "none"
+
+
+def test_an_image_that_searches_a_stubs_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
+    facts = facts_of(bench.client, bench.image)
+    stubs = dataclasses.replace(facts, run_time={"LD_LIBRARY_PATH": "/usr/local/cuda/lib64/stubs"})
+    with pytest.raises(WheelError, match="stubs"):
+        import_in_image(
+            bench.client,
+            stubs,
+            tmp_path / "any.whl",
+            ("vendor",),
+            built_with="none",
+            log=tmp_path / "log",
+        )

@@ -54,6 +54,7 @@ def test_a_module_that_imports_is_ok_and_a_crash_is_one_failed_entry(tmp_path: P
     entries = _run(tmp_path, "good", "crash", "bad")
     assert [entry["ok"] for entry in entries] == [True, False, False]
     assert entries[1]["exit_code"] == -11
+    assert "-11" in str(entries[1]["message"])
     verdict = judge(entries, built_with=A, found=A)
     assert "RuntimeError: no GPU here" in verdict.found
     assert "good" not in verdict.found
@@ -68,3 +69,14 @@ def test_a_driver_that_was_replaced_by_the_stub_is_said() -> None:
 @pytest.mark.parametrize("symbol", ["ncclSend", "_Zbroken"])
 def test_what_is_no_cpp_name_stays_as_it_is(symbol: str) -> None:
     assert import_wheel.demangled(symbol) == symbol
+
+
+def test_a_plain_library_is_loaded_and_a_python_extension_is_also_initialised(
+    tmp_path: Path,
+) -> None:
+    shared_object(tmp_path / "vendor" / "libplain.so")
+    shared_object(tmp_path / "vendor" / "_C.so", "void* PyInit__C(void) { return 0; }\n")
+    plain, extension = _run(tmp_path, "vendor/libplain.so", "vendor/_C.so")
+    assert plain["ok"]
+    assert not extension["ok"], "its init function gives no module"
+    assert "SystemError" in str(extension["message"])

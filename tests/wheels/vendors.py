@@ -32,7 +32,9 @@ setup(name="vendor", version="1.0", packages=["vendor"], cmdclass={"build_py": B
 _KERNEL = "__global__ void kernel(int* out) { *out = 1; }\n"
 
 
-def ninja_vendor(folder: Path, *, compile_command: str, files: int = 1, suffix: str = "cu") -> Path:
+def ninja_vendor(
+    folder: Path, *, compile_command: str, files: int = 1, suffix: str = "cu", link: str = ""
+) -> Path:
     """Write a vendor that compiles its files with a command and links them into vendor/_C.so."""
     (folder / "vendor").mkdir(parents=True)
     (folder / "vendor" / "__init__.py").write_text("")
@@ -46,7 +48,7 @@ def ninja_vendor(folder: Path, *, compile_command: str, files: int = 1, suffix: 
         )
         (folder / f"{name}.{suffix}").write_text(text)
     rules = [f"rule compile\n  command = {compile_command} -c $in -o $out\n"]
-    rules.append("rule link\n  command = g++ -shared $in -o $$OUT/_C.so && touch $out\n")
+    rules.append(f"rule link\n  command = g++ -shared $in -o $$OUT/_C.so {link} && touch $out\n")
     rules += [f"build {name}.o: compile {name}.{suffix}\n" for name in names]
     rules.append(f"build linked: link {' '.join(f'{name}.o' for name in names)}\n")
     (folder / "build.ninja").write_text("".join(rules))

@@ -3,8 +3,8 @@
     python3 import_wheel.py WHEEL_FOLDER NAME...       prints one JSON list, an entry per name
 
 A NAME with a slash is a shared object below WHEEL_FOLDER that is loaded by itself, without its
-package: for extensions whose package needs more than the image has. Each name gets a process of its
-own, so that a crash is one entry and not the end. Standard library only.
+package: for extensions whose package needs more than the image has, and for plain libraries. Each
+name gets a process of its own, so that a crash is one entry and not the end. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNDEFINED = re.compile(r"(?P<library>[^\s:]+\.so[^\s:]*): undefined symbol: (?P
 _MISSING = re.compile(r"(?P<library>lib[^\s:]+\.so[^\s:]*): cannot open shared object file")
 
 _LOAD = """
-import importlib, importlib.machinery, importlib.util, pathlib, sys
+import ctypes, importlib, importlib.machinery, importlib.util, pathlib, sys
 folder, name = sys.argv[1:3]
 sys.path.insert(0, folder)
 if importlib.util.find_spec("torch") is not None:
@@ -29,9 +29,10 @@ if importlib.util.find_spec("torch") is not None:
 if "/" in name:
     (path,) = pathlib.Path(folder).glob(name)
     module = path.name.split(".")[0]
-    loader = importlib.machinery.ExtensionFileLoader(module, str(path))
-    spec = importlib.util.spec_from_file_location(module, path, loader=loader)
-    loader.exec_module(importlib.util.module_from_spec(spec))
+    if hasattr(ctypes.CDLL(str(path)), "PyInit_" + module):
+        loader = importlib.machinery.ExtensionFileLoader(module, str(path))
+        spec = importlib.util.spec_from_file_location(module, path, loader=loader)
+        loader.exec_module(importlib.util.module_from_spec(spec))
 else:
     importlib.import_module(name)
 """
@@ -60,7 +61,10 @@ def try_import(folder: str, name: str) -> dict[str, Any]:
     if done.returncode == 0:
         return entry
     entry["exit_code"] = done.returncode
-    entry["message"] = "\n".join(done.stderr.strip().splitlines()[-3:])
+    lines = done.stderr.strip().splitlines()
+    entry["message"] = (
+        lines[-1] if lines else f"python ended with {done.returncode} and said nothing"
+    )
     if found := _UNDEFINED.search(done.stderr):
         entry |= {"library": found["library"], "symbol": demangled(found["symbol"])}
     elif found := _MISSING.search(done.stderr):
