@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dih20.console import Console
-from dih20.errors import ImageError
 from dih20.fetch import cached
-from dih20.image.output_lines import lines_of
+from dih20.image.inside import nccl as nccl_check
+from dih20.image.run_step import StepRun, run_step
 from dih20.lock import Lock, LockedFile
-from dih20.paths import build_dir, cache_dir, shown
-from dih20.wheels.container import OWNER_LABEL
+from dih20.paths import build_dir, cache_dir
 from dih20.wheels.identity import digest_of
 from dih20.wheels.image_facts import facts_of
 
@@ -27,18 +26,12 @@ if TYPE_CHECKING:
     import docker
 
 TAG = "di-h20-torch"
-_INSTALL = """set -e
-pip="python3 -m pip install --no-index --no-deps --no-compile --no-cache-dir --break-system-packages"
+_INSTALL = """pip="python3 -m pip install --no-index --no-deps --no-compile --no-cache-dir --break-system-packages"
 export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
-$pip --quiet /di/torch/*.whl
+$pip --quiet /mnt/torch/*.whl
 echo "== the locked NCCL in place of torch's"
-$pip --quiet --force-reinstall /di/nccl/*.whl
-cd /tmp
-python3 - <<'END'
-import re, torch
-mapped = {line.split()[-1] for line in open("/proc/self/maps") if "libnccl.so" in line}
-print("torch", torch.__version__, torch.version.git_version, "maps", sorted(mapped))
-END
+$pip --quiet --force-reinstall /mnt/nccl/*.whl
+python3 /mnt/nccl.py --expect /mnt/nccl.version
 """
 
 
@@ -90,62 +83,34 @@ def _make(
     torch: Sequence[LockedFile],
     nccl: LockedFile,
 ) -> None:
-    from docker.errors import DockerException
-    from docker.types import Mount
-
     log = build_dir() / "logs" / f"torch-layer-{tag.rpartition(':')[2]}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    # Beside the cache, so that the gigabytes are linked and not copied.
-    with tempfile.TemporaryDirectory(prefix="torch-", dir=cache_dir()) as folder:
-        for name, files in (("torch", torch), ("nccl", [nccl])):
-            (Path(folder) / name).mkdir()
+    with _inputs(torch, nccl) as folder:
+        run = StepRun(number=1, count=1, name="torch", parent=image, folder=folder, env={}, log=log)
+        made = run_step(ui, client, run, {"dih20.torch": _version_of(torch)})
+    repository, _, version = tag.rpartition(":")
+    client.images.get(made).tag(repository, version)
+
+
+@contextlib.contextmanager
+def _inputs(torch: Sequence[LockedFile], nccl: LockedFile) -> Iterator[Path]:
+    """Give the folder that the step sees; beside the cache, so that gigabytes are linked, not copied."""
+    parent = cache_dir() / "staging"
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="torch-", dir=parent) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "step.sh").write_text(_INSTALL)
+        (folder / "nccl.version").write_text(nccl.version + "\n")
+        shutil.copyfile(nccl_check.__file__, folder / "nccl.py")
+        for group, files in (("torch", torch), ("nccl", [nccl])):
+            (folder / group).mkdir()
             for file in files:
-                _link(cached(file), Path(folder) / name / file.filename)
-        mounts = [Mount("/di", folder, type="bind", read_only=True)]
-        container = client.containers.create(
-            image,
-            entrypoint=["sh", "-c", _INSTALL],
-            command=[],
-            user="0:0",
-            network_mode="none",
-            mounts=mounts,
-            labels=OWNER_LABEL,
-        )
-        try:
-            container.start()
-            with log.open("w") as out:
-                for line in lines_of(container.logs(stream=True, follow=True)):
-                    out.write(line + "\n")
-                    ui.line(f"    {line[:200]}", style="dim")
-            code = int(container.wait()["StatusCode"])
-            if code != 0:
-                raise ImageError(
-                    found=f"the torch layer's install exited {code}",
-                    expected="torch and the locked NCCL installed, without network",
-                    remedy=f"see {shown(log)}",
-                )
-            repository, version = tag.split(":")
-            config = client.images.get(image).attrs["Config"]
-            changes = [
-                f"CMD {_json(config.get('Cmd') or ['/bin/sh'])}",
-                f"ENTRYPOINT {_json(config.get('Entrypoint') or [])}",
-                f"LABEL dih20.torch={_version_of(torch)}",
-            ]
-            container.commit(repository=repository, tag=version, changes=changes)
-        finally:
-            with contextlib.suppress(DockerException):
-                container.remove(force=True)
+                _link(cached(file), folder / group / file.filename)
+        yield folder
 
 
 def _version_of(wheels: Sequence[LockedFile]) -> str:
     return next(wheel.version for wheel in wheels if wheel.name == "torch")
-
-
-def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value)
 
 
 def _link(source: Path, target: Path) -> None:

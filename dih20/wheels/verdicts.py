@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Status = Literal["ok", "fail", "not applicable", "not run"]
+Status = Literal["ok", "fail", "not applicable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,3 @@ def fail(check: str, found: str, *, expected: str, remedy: str) -> Verdict:
 
 def not_applicable(check: str, why: str) -> Verdict:
     return Verdict(check=check, status="not applicable", found=why)
-
-
-def not_run(check: str, why: str) -> Verdict:
-    return Verdict(check=check, status="not run", found=why)
