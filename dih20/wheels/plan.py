@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from dih20.errors import LockError, Unresolved
@@ -26,6 +27,7 @@ class Wanted:
     nccl_lines: tuple[str, ...]
     hit: StoredWheel | None
     why: str
+    seconds: float = 0.0  # what it took to find out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ def _is_there(recipe: Recipe) -> bool:
 
 def _wanted(lock: Lock, facts: ImageFacts, recipe: Recipe, store: Store) -> Wanted:
     assert recipe.source is not None
+    started = time.monotonic()
     described = describe(lock, recipe.source)
     places = {"site_packages": facts.site_packages}
     lines: tuple[str, ...] = ()
@@ -100,6 +103,7 @@ def _wanted(lock: Lock, facts: ImageFacts, recipe: Recipe, store: Store) -> Want
         nccl_lines=lines,
         hit=hit,
         why=why if hit else store.why_missing(recipe.name, parts),
+        seconds=time.monotonic() - started,
     )
 
 

@@ -75,8 +75,8 @@ def _carry_out(ui: Console, builder: Builder, item: Wanted | Skipped) -> Row:
     started = time.monotonic()
     if item.hit:
         with ui.step("wheel", recipe.name) as step:
-            step.status, step.note = "hit", item.why
-        return Row(recipe=recipe, status="hit", note=item.why, wheel=item.hit)
+            step.status, step.note = "hit", f"{item.why} (looked up in {item.seconds:.2f} s)"
+        return Row(recipe=recipe, status="hit", note=item.why, wheel=item.hit, seconds=item.seconds)
     try:
         with ui.step("wheel", recipe.name) as step:
             step.note = item.why
