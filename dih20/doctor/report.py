@@ -12,7 +12,7 @@ from dih20.hosts.runner import LocalRunner
 _SIGN = {"ok": "✓", "warn": "!", "fail": "✗", "not applicable": "-", "not run": "-"}
 
 
-def examine(host: str) -> list[tuple[str, Finding]]:
+def examine(host: str, accept_host_key: str = "") -> list[tuple[str, Finding]]:
     """Run all checks here, or all checks on a host over one SSH connection."""
     discover()
     if not host:
@@ -21,7 +21,7 @@ def examine(host: str) -> list[tuple[str, Finding]]:
     from dih20.hosts.ssh import connect
 
     config = load_host(host)
-    with connect(config) as connection:
+    with connect(config, accept_host_key=accept_host_key) as connection:
         return list(run_checks(Subject(runner=connection, host=config), "host"))
 
 

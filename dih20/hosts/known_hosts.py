@@ -89,10 +89,13 @@ def entry_name(host: str, port: int) -> str:
     return host if port == DEFAULT_PORT else f"[{host}]:{port}"
 
 
-def verify(known: KnownHosts, host: str, port: int, shown: HostKey, *, accept: str = "") -> None:
+def verify(
+    known: KnownHosts, host: str, port: int, shown: HostKey, *, called: str = "", accept: str = ""
+) -> None:
     """Return when the shown key is known for host and port; raise HostKeyRefused otherwise.
 
     Args:
+        called: the host's name in configs/hosts, for the command that the message gives.
         accept: a SHA256 fingerprint that a person confirmed; it lets an unknown key in, and files
             it. It never overrules a key that has changed or was revoked.
     """
@@ -113,7 +116,7 @@ def verify(known: KnownHosts, host: str, port: int, shown: HostKey, *, accept: s
     if accept == shown.fingerprint:
         known.accept(name, shown)
         return
-    raise _unknown(known, place, host, port, shown, accept)
+    raise _unknown(known, host, port, shown, called or host, accept)
 
 
 def _changed(place: str, name: str, shown: HostKey, trusted: list[Entry]) -> HostKeyRefused:
@@ -127,9 +130,9 @@ def _changed(place: str, name: str, shown: HostKey, trusted: list[Entry]) -> Hos
 
 
 def _unknown(
-    known: KnownHosts, place: str, host: str, port: int, shown: HostKey, accept: str
+    known: KnownHosts, host: str, port: int, shown: HostKey, called: str, accept: str
 ) -> HostKeyRefused:
-    found = f"the host key of {place} is unknown: it shows {shown}"
+    found = f"the host key of [{host}]:{port} is unknown: it shows {shown}"
     if accept:
         found += f", not the accepted {accept}"
     if port != DEFAULT_PORT and known.lookup(host):
@@ -138,7 +141,7 @@ def _unknown(
         found=found,
         expected=f"an entry {entry_name(host, port)!r} in {', '.join(map(str, known.files))}",
         remedy="compare the fingerprint with one that the host's owner gives you; if it is the same, "
-        f"repeat with `--accept-host-key {shown.fingerprint}`",
+        f"run `./inv doctor --host {called} --accept-host-key {shown.fingerprint}`, then repeat",
     )
 
 

@@ -205,21 +205,3 @@ def command_line(argv: Sequence[str], env: Mapping[str, str] | None) -> str:
     """
     assignments = [f"{name}={value}" for name, value in (env or {}).items()]
     return shlex.join([*(["env", *assignments] if assignments else []), *argv])
-
-
-def run_all(
-    runner: SshRunner, commands: Sequence[Sequence[str]], *, timeout_s: float = 60.0
-) -> list[Result]:
-    """Run commands in order and stop at the first that fails; its exit code is in the error."""
-    done: list[Result] = []
-    for number, argv in enumerate(commands, start=1):
-        result = runner.run(argv, timeout_s=timeout_s, check=False)
-        if not result.ok:
-            raise CommandFailed(
-                found=f"on {runner.name}: command {number} of {len(commands)}, `{shlex.join(argv)}`, "
-                f"exited {result.exit_code}; the rest was not run\n{result.last_lines()}",
-                expected="exit code 0 from each command",
-                remedy="run that command by hand on that machine, mend what it names, then repeat",
-            )
-        done.append(result)
-    return done

@@ -33,6 +33,8 @@ def put(runner: SshRunner, local: Path, remote: str, ui: Console, sha256: str = 
     sftp = runner.sftp()
     try:
         runner.run(["mkdir", "-p", "--", posixpath.dirname(remote)])
+        if _size(sftp, remote, size) == size and remote_sha256(runner, remote) == wanted:
+            return
         for _ in range(2):  # a second time from the start when what lay there was not a prefix
             offset = _size(sftp, partial, size)
             with ui.progress(f"{local.name} to {runner.name}", total=size) as advance:

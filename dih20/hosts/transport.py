@@ -39,7 +39,8 @@ def open_transport(target: SshTarget, *, accept_host_key: str = "") -> paramiko.
     try:
         key = transport.get_remote_server_key()
         shown = HostKey(kind=key.get_name(), blob=key.asbytes())
-        verify(known, target.address, target.port, shown, accept=accept_host_key)
+        place = (target.address, target.port)
+        verify(known, *place, shown, called=target.name, accept=accept_host_key)
         _authenticate(transport, target)
     except BaseException:
         close_transport(transport)

@@ -157,3 +157,24 @@ def test_the_production_flags_stand_on_a_created_container(engine: Any, standin_
         assert attributes["HostConfig"]["DeviceRequests"][0]["Count"] == -1
     finally:
         engine.api.remove_container(made)
+
+
+@pytest.mark.docker
+def test_a_gpu_request_on_an_engine_without_the_toolkit_is_an_error_that_names_it(
+    engine: Any, standin_image: str
+) -> None:
+    from dih20.deploy.swap import start
+
+    config = {
+        "Image": standin_image,
+        "Cmd": ["true"],
+        "HostConfig": {"NetworkMode": "none", "DeviceRequests": Gpus(count=-1).requests()},
+    }
+    made = engine.containers.get(engine.api.create_container_from_config(config)["Id"])
+    try:
+        with pytest.raises(DeployError) as failed:
+            start(made)
+    finally:
+        made.remove(force=True)
+    assert "could not select device driver" in failed.value.found
+    assert "NVIDIA container toolkit" in failed.value.remedy

@@ -14,7 +14,8 @@ import pytest
 
 from dih20.errors import AuthFailed, CommandFailed, ConnectFailed, HostKeyRefused
 from dih20.hosts.exchange import Kept, OutputTooLong
-from dih20.hosts.ssh import SshRunner, command_line, connect, run_all
+from dih20.hosts.runner import run_all
+from dih20.hosts.ssh import SshRunner, command_line, connect
 from dih20.rehearse.sshd import PrivateSshd, free_port
 from tests.hosts.places import host_for
 
@@ -101,7 +102,7 @@ def test_an_unknown_host_key_is_refused_with_what_to_run(sshd: PrivateSshd, tmp_
         pass
     assert f"[127.0.0.1]:{sshd.port}" in refused.value.found
     assert empty.read_text() == ""
-    fingerprint = refused.value.remedy.split("--accept-host-key ")[1].rstrip("`")
+    fingerprint = refused.value.remedy.split("--accept-host-key ")[1].split("`")[0]
     with connect(config, accept_host_key=fingerprint) as accepted:
         assert accepted.run(["echo", "in"]).text == "in\n"
     with connect(config) as known:

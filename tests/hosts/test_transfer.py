@@ -117,3 +117,12 @@ def test_pipelined_writes_keep_up_with_scp(
         if ratios[-1] >= 0.6 and attempt > 0:
             break
     assert max(ratios) >= 0.6, f"rates against scp: {ratios}"
+
+
+def test_a_file_that_is_there_already_is_not_sent_again(
+    runner: SshRunner, local: Path, tmp_path: Path, ui: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = tmp_path / "remote.bin"
+    runner.put(local, str(remote), ui)
+    monkeypatch.setattr(transfer, "_upload", lambda *args: pytest.fail("sent again"))
+    runner.put(local, str(remote), ui)
