@@ -133,7 +133,7 @@ def _vllm_call(x: DecodeInputs) -> Callable[[], torch.Tensor]:
     def call(metadata: Any, num_splits: Any) -> Any:
         scopes = (x.q, cache, x.indices, None, x.attn_sink)
         return torch.ops._flashmla_C.sparse_decode_fwd(
-            *scopes, metadata, num_splits, extra_cache, extra, None, 512, x.sm_scale
+            *scopes, metadata, num_splits, extra_cache, extra, None, 512, x.sm_scale, None
         )
 
     _, _, metadata, num_splits = call(None, None)
