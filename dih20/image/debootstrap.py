@@ -110,8 +110,13 @@ def compile_python(root: Path) -> None:
     libraries = [f"/{p.relative_to(root)}" for p in sorted(root.glob("usr/lib/python3*"))]
     command = ["chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-qq"]
     command += ["--invalidation-mode", "unchecked-hash", *libraries]
-    # A fixed hash seed: the order of sets is written into byte code.
-    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONHASHSEED": "0"}
+    # A fixed hash seed: the order of sets is written into byte code. And what compileall itself imports
+    # must not be written on import, or it would be taken for compiled already.
+    env = {
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    }
     done = subprocess.run(command, env=env, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise ImageError(

@@ -34,7 +34,7 @@ from dih20.paths import build_dir, cache_dir, shown
 if TYPE_CHECKING:
     import docker
 
-FORMAT = 2  # raise it when the way the tar is made changes, so that old ones are not taken
+FORMAT = 3  # raise it when the way the tar is made changes, so that old ones are not taken
 TAG = "dih20-stand-in"
 
 

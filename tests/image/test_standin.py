@@ -181,6 +181,20 @@ def test_the_base_has_the_python_and_the_compiler_that_builds_need(
 
 
 @pytest.mark.docker
+def test_running_python_writes_no_byte_code_into_a_layer(engine: Any, standin_image: str) -> None:
+    container = engine.containers.create(
+        standin_image, ["python3", "-m", "pip", "download", "--help"], network_mode="none"
+    )
+    try:
+        container.start()
+        assert container.wait()["StatusCode"] == 0
+        written = [change["Path"] for change in container.diff() or []]
+    finally:
+        container.remove(force=True)
+    assert [path for path in written if path.endswith(".pyc")] == []
+
+
+@pytest.mark.docker
 def test_nothing_of_this_machine_is_in_the_base(engine: Any, standin_image: str) -> None:
     script = "cat /etc/apt/sources.list; ls /var/log /var/cache /var/lib/apt/lists"
     output = engine.containers.run(
