@@ -15,6 +15,7 @@ from typing import Any
 
 from dih20.console import Console
 from dih20.errors import RehearsalFailed
+from dih20.paths import REPOSITORY
 from dih20.plan import Action, Plan
 from dih20.rehearse.dockerd import PrivateEngine
 from dih20.rehearse.host_packages import ensure_host_packages, missing_packages
@@ -25,6 +26,7 @@ from dih20.rehearse.stages import Stages
 LIGHT_WHEELS = ("h20_probe", "h20_ops", "flash_mla")
 VENDOR_WHEELS = ("deep_gemm", "deep_ep", "deepinfer")
 NOOP_LIMIT_S = 5.0
+EVIDENCE = REPOSITORY / "docs/evidence/vendor-wheels.json"
 
 
 def rehearse(ui: Console, *, vendor: bool = False, plan_only: bool = False) -> dict[str, Any]:
@@ -141,11 +143,12 @@ class Rehearsal:
         from dih20.wheels.command import build_vendor
 
         with self.stages.stage("wheels", "./inv build-vendor") as stage:
-            only = ",".join(wheels_of(self.vendor))
-            built = build_vendor(
-                self.ui, only=only, image="", jobs=0, memory_gb=0.0, plan_only=False
-            )
-            stage.showed = ", ".join(f"{row['name']} ({row['status']})" for row in built["wheels"])
+            built = build_vendor(self.ui, only=",".join(LIGHT_WHEELS))["wheels"]
+            if self.vendor:
+                built += build_vendor(
+                    self.ui, only=",".join(VENDOR_WHEELS), torch=True, evidence=str(EVIDENCE)
+                )["wheels"]
+            stage.showed = ", ".join(f"{row['name']} ({row['status']})" for row in built)
 
     def _patch(self) -> None:
         from dih20.patches.report import apply

@@ -1,0 +1,120 @@
+"""Private servers start, say why when they do not, and are gone afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dih20.errors import RehearsalFailed
+from dih20.rehearse.dockerd import PrivateEngine
+from dih20.rehearse.processes import Server
+from dih20.rehearse.sshd import PrivateSshd
+
+
+def alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_server_that_dies_while_starting_is_reported_with_its_last_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = Server(["sh", "-c", "echo cannot bind port >&2; exit 3"], log=log, name="the server")
+    with pytest.raises(RehearsalFailed, match=r"ended with 3(.|\n)*cannot bind port"):
+        server.wait_until(lambda: False, 10)
+
+
+def test_a_server_that_never_answers_is_stopped_at_the_deadline(tmp_path: Path) -> None:
+    server = Server(["sleep", "60"], log=tmp_path / "log", name="the server")
+    with pytest.raises(RehearsalFailed, match="did not answer within 1 s"):
+        server.wait_until(lambda: False, 1)
+    assert not alive(server.pid)
+
+
+def test_a_server_that_ignores_term_is_killed(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap '' TERM; touch {ready}; while :; do sleep 1; done"
+    server = Server(["sh", "-c", script], log=tmp_path / "log", name="the server")
+    server.wait_until(ready.exists, 10)
+    server.stop(timeout_s=1)
+    assert not alive(server.pid)
+
+
+def test_a_missing_program_says_what_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(RehearsalFailed, match="no-such-program not found") as raised:
+        Server(["no-such-program"], log=tmp_path / "log", name="the server")
+    assert "inv rehearse" in raised.value.remedy
+
+
+def test_a_server_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from dih20.rehearse.processes import Server\n"
+        f"server = Server(['sleep', '60'], log=Path({str(tmp_path / 'log')!r}), name='x')\n"
+        "print(server.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    time.sleep(0.5)  # setpriv sets the death signal just after it starts
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(pid)
+
+
+@pytest.mark.docker
+def test_an_engine_refuses_a_second_run_on_its_data(private_engine: PrivateEngine) -> None:
+    with pytest.raises(RehearsalFailed, match="used by another run"):
+        PrivateEngine("again", private_engine.root).__enter__()
+
+
+@pytest.mark.docker
+def test_an_engine_leaves_no_process_mount_or_socket(tmp_path: Path) -> None:
+    with PrivateEngine("short", tmp_path / "engine") as engine:
+        assert engine.client().ping()
+        socket = Path(engine.url.removeprefix("unix://"))
+        assert socket.exists()
+        run = socket.parent
+    assert not run.exists()
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    running = subprocess.run(["pgrep", "-f", str(run)], capture_output=True, text=True, check=False)
+    assert running.stdout == ""
+
+
+@pytest.mark.docker
+def test_an_engine_that_cannot_start_cleans_up_after_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivateEngine, "_empty_config", lambda self: tmp_path / "no-such-file")
+    before = set(Path("/run").iterdir())
+    with pytest.raises(RehearsalFailed, match="no-such-file"):
+        PrivateEngine("broken", tmp_path / "engine").__enter__()
+    assert not {
+        path for path in set(Path("/run").iterdir()) - before if path.name.startswith("dih20-")
+    }
+
+
+@pytest.mark.ssh
+def test_the_private_sshd_takes_its_own_key_and_is_known_by_its_own_host_keys(
+    sshd: PrivateSshd,
+) -> None:
+    command: list[Any] = [
+        "ssh",
+        "-p",
+        str(sshd.port),
+        "-i",
+        sshd.identity_file,
+        "-o",
+        "BatchMode=yes",
+    ]
+    command += ["-o", f"UserKnownHostsFile={sshd.known_hosts}", "-o", "IdentitiesOnly=yes"]
+    done = subprocess.run(
+        [*command, "127.0.0.1", "echo here"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
