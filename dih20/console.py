@@ -162,5 +162,9 @@ class Console:
             out["result"] = result
         else:
             out["error"] = error.as_dict()
-        json.dump(out, sys.stdout, ensure_ascii=False, indent=2, default=str)
-        sys.stdout.write("\n")
+        try:
+            json.dump(out, sys.stdout, ensure_ascii=False, indent=2, default=str)
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader went away, as `| head` does: end quietly, not with 0
+            RichConsole(file=sys.stdout).on_broken_pipe()

@@ -33,11 +33,13 @@ def show(ui: Console, findings: list[tuple[str, Finding]]) -> dict[str, Any]:
         if finding.remedy:
             ui.line(f"    expected: {finding.expected}")
             ui.line(f"    next:     {finding.remedy}")
+    report = {"findings": [{"check": name, **vars(finding)} for name, finding in findings]}
     failed = [name for name, finding in findings if finding.status == "fail"]
     if failed:
         raise DoctorFindings(
             found=f"{len(failed)} of {len(findings)} findings failed: {', '.join(dict.fromkeys(failed))}",
             expected="no failed finding",
             remedy="run what stands under each failed line, then `./inv doctor` again",
+            details=report,
         )
-    return {"findings": [{"check": n, **vars(f)} for n, f in findings]}
+    return report

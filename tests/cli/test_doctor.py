@@ -117,3 +117,31 @@ def test_every_package_with_checks_is_discovered() -> None:
     functions = [entry.function.__module__ for entry in registry._CHECKS.values()]
     for path in (REPOSITORY / "dih20").glob("*/checks.py"):
         assert f"dih20.{path.parent.name}.checks" in functions, f"{path} registers no check"
+
+
+def test_json_keeps_the_findings_when_one_of_them_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import json
+
+    ui = Console(as_json=True)
+    findings = [
+        ("disk", Finding.ok("plenty")),
+        ("engine", Finding.fail("none", expected="one", remedy="start it")),
+    ]
+    with pytest.raises(DoctorFindings) as raised:
+        show(ui, findings)
+    ui.finish("doctor", None, raised.value)
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert [f["status"] for f in error["details"]["findings"]] == ["ok", "fail"]
+
+
+def test_a_reader_that_goes_away_gets_no_traceback() -> None:
+    import subprocess
+
+    command = "set -o pipefail; ./inv lock --check --offline --json | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
