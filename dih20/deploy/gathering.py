@@ -27,15 +27,15 @@ def find_image(client: docker.DockerClient, lock: Lock, base: str, tag: str = ""
     ours = [
         image
         for image in client.images.list(name=REPOSITORY)
-        if image.labels.get("dih20.owner") == "dih20"
-        and image.labels.get("dih20.role") != "runtime"
+        if image.labels.get("dih20.owner") == "dih20" and image.labels.get("dih20.role") == "image"
     ]
-    fitting = [image for image in ours if image.labels.get("dih20.lock") == lock.identity]
+    told = {"dih20.lock": lock.identity, "dih20.base": base}
+    fitting = [image for image in ours if told.items() <= image.labels.items()]
     if not fitting:
-        seen = ", ".join(sorted(t for image in ours for t in image.tags)) or "none"
         raise ImageError(
-            found=f"no {REPOSITORY} image of lock {lock.identity[:12]} in the local engine; there: {seen}",
-            expected="the image that belongs to the lock in force",
+            found=f"no {REPOSITORY} image on base {base} of lock {lock.identity[:12]} in the local engine; "
+            f"there: {', '.join(map(_described, ours)) or 'none'}",
+            expected="the image that belongs to the lock and to configs/images in force",
             remedy="run `./inv build-image`, or name another with --image TAG",
         )
     newest = max(fitting, key=lambda image: str(image.attrs["Created"]))

@@ -141,6 +141,19 @@ def _restoring(ui: Console, new: Container, old: Container | None, name: str) ->
     try:
         yield
     except BaseException as fault:
+        folder = _clear_away(ui, new, old, name)
+        if isinstance(fault, ToolError) and folder:
+            fault.remedy += f"; what it left: {shown(folder)}"
+        raise
+
+
+def _clear_away(ui: Console, new: Container, old: Container | None, name: str) -> Path | None:
+    """Undo a swap; when the host cannot be reached for it, say what to run there."""
+    from docker.errors import DockerException
+    from requests import RequestException
+
+    folder = None
+    try:
         folder = keep_evidence(new, name)
         ui.warn(f"{name} did not come up; its log and settings are in {shown(folder)}")
         new.remove(force=True)
@@ -148,9 +161,11 @@ def _restoring(ui: Console, new: Container, old: Container | None, name: str) ->
             with ui.step("restore", f"container {name}") as step:
                 old.start()
                 step.note = f"{old.short_id} runs again"
-        if isinstance(fault, ToolError):
-            fault.remedy += f"; what it left: {shown(folder)}"
-        raise
+    except (DockerException, RequestException) as lost:
+        ui.warn(f"the host could not be set back: {lost}")
+        commands = f"docker rm -f {new.short_id}" + (f" && docker start {name}" if old else "")
+        ui.warn(f"run there: {commands}")
+    return folder
 
 
 def keep_evidence(container: Container, name: str) -> Path:

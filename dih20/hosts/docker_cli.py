@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 _USUAL_PLACES = "/usr/bin /usr/local/bin /snap/bin /opt/docker/bin /opt/bin"
 # Prints the path found, or an empty line, then the two PATHs that were searched.
 _SEARCH = f"""
-login=$("${{SHELL:-/bin/sh}}" -lc 'printf "\\n%s" "$PATH"' 2>/dev/null </dev/null | tail -n 1)
-found=$(PATH="$PATH:$login" command -v docker)
+found=$(command -v docker)
+login=
+if [ -z "$found" ]; then
+    login=$("${{SHELL:-/bin/sh}}" -lc 'printf "\\n%s" "$PATH"' 2>/dev/null </dev/null | tail -n 1)
+    found=$(PATH="$PATH:$login" command -v docker)
+fi
 for folder in {_USUAL_PLACES} "$HOME/bin" "$HOME/.local/bin"; do
     [ -z "$found" ] && [ -x "$folder/docker" ] && found=$folder/docker
 done

@@ -157,6 +157,11 @@ class SshRunner:
         assert client is not None  # None comes from a closed channel, which raises above
         return client
 
+    def require_connected(self) -> None:
+        """Raise ConnectFailed when the connection has broken."""
+        if not self._transport.is_active():
+            raise self._lost()
+
     def docker(self) -> docker.DockerClient:
         """Give a Docker client whose every connection runs through this SSH connection."""
         if self._client is None:

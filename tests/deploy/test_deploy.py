@@ -232,3 +232,43 @@ def test_a_container_that_got_less_than_asked_fails_with_actual_and_required_val
     assert "ulimit memlock is 65536/65536" in failed.value.found
     assert f"ulimit memlock {1 << 20}" in failed.value.expected
     assert clean_host.containers.list(all=True) == []
+
+
+def test_a_connection_that_breaks_in_the_middle_is_said_and_leaves_the_host_usable(
+    wish: Wanted,
+    make_host: MakeHost,
+    engine: Any,
+    clean_host: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dih20.deploy import inside
+    from dih20.errors import ConnectFailed
+    from dih20.hosts.ssh import SshRunner
+
+    ui = Console()  # made here, so that what it says is captured
+    first = deploy(ui, engine, wish)["container"]
+    other = wanted_for(make_host(memlock=1 << 19), image=wish.image, wheels=wish.wheels)
+    honest_look = inside.read_back_inside
+    honest_session = SshRunner.session
+    runners: list[SshRunner] = []
+
+    def noted(runner: SshRunner) -> Any:
+        runners.append(runner)
+        return honest_session(runner)
+
+    def break_off(*args: Any) -> None:
+        runners[-1]._transport.close()
+        honest_look(*args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(SshRunner, "session", noted)
+        broken.setattr("dih20.deploy.apply.read_back_inside", break_off)
+        with pytest.raises(ConnectFailed, match="broke"):
+            deploy(ui, engine, other, replace=True)
+    assert "docker start di-h20" in capsys.readouterr().out
+    assert clean_host.containers.get("di-h20").id == first
+
+    shutil.rmtree(Path(wish.host.work_dir) / ".deploy-lock")  # as the message of the lock says
+    assert deploy(ui, engine, other, replace=True)["container"] != first
+    assert {c.name for c in clean_host.containers.list(all=True)} == {"di-h20", "di-h20-previous"}

@@ -123,27 +123,30 @@ def parse_containers(result: Result) -> tuple[Container, ...]:
     )
 
 
-def image_ids(docker: str, env: Env) -> Fact[tuple[str, ...]]:
-    argv = (docker, "image", "ls", "--quiet", "--no-trunc")
-    return Fact(argv=argv, parse=parse_image_ids, env=env)
+# $1: docker. One call names the images, one describes them all; a failure of either is the exit code.
+_IMAGES = """
+ids=$("$1" image ls --quiet --no-trunc) || exit $?
+[ -z "$ids" ] && echo '[]' && exit 0
+"$1" image inspect $ids
+"""
 
 
-def parse_image_ids(result: Result) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(checked(result, "the host").text.split()))
-
-
-def images(docker: str, env: Env, ids: Sequence[str]) -> Fact[tuple[Image, ...]]:
-    return Fact(argv=(docker, "image", "inspect", *ids), parse=parse_images, env=env)
+def images(docker: str, env: Env) -> Fact[tuple[Image, ...]]:
+    return Fact(argv=("sh", "-c", _IMAGES, "sh", docker), parse=parse_images, env=env)
 
 
 def parse_images(result: Result) -> tuple[Image, ...]:
     """Read `docker image inspect`; an image removed since the list was made is left out."""
-    return tuple(
-        Image(
+    complaints = result.stderr.decode(errors="replace").splitlines()
+    if any(line.strip() and "No such image" not in line for line in complaints):
+        checked(result, "the host")
+    found = {
+        str(entry["Id"]): Image(
             id=str(entry["Id"]),
             tags=tuple(entry.get("RepoTags") or ()),
             layers=tuple(entry["RootFS"].get("Layers") or ()),
             labels=dict((entry.get("Config") or {}).get("Labels") or {}),
         )
         for entry in json.loads(result.text or "[]")
-    )
+    }
+    return tuple(found.values())

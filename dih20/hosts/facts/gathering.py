@@ -93,18 +93,17 @@ def _with_engine(
     found = pool.submit(
         engine.containers(docker, env, container_names(config.container)).ask, runner
     )
-    ids = pool.submit(engine.image_ids(docker, env).ask, runner)
+    images = pool.submit(engine.images(docker, env).ask, runner)
     answering = about.result()
     if answering.fault:
         return replace(facts, engine=answering)  # the other answers are the same fault
     free = pool.submit(system.free_bytes(answering.root_dir or "/").ask, runner)
-    images = engine.images(docker, env, ids.result()).ask(runner) if ids.result() else ()
     return replace(
         facts,
         engine=replace(answering, api=api.result()),
         engine_free_bytes=free.result(),
         containers=found.result(),
-        images=images,
+        images=images.result(),
     )
 
 
