@@ -21,13 +21,13 @@ SKETCH_SHAPE = (SEGMENTS, PROJECTIONS + 2)
 
 @lru_cache(maxsize=64)
 def _signs(length: int, device: str) -> torch.Tensor:
-    """Give fp32 (length, PROJECTIONS + 1): fixed pseudo-random signs, and a column of ones."""
+    """Give fp32 (PROJECTIONS + 1, length): fixed pseudo-random signs, and a row of ones."""
     index = torch.arange(length * PROJECTIONS, dtype=torch.int64)
     index = (index ^ (index >> 15)) * 0x2C1B3C6D & 0xFFFFFFFF
     index = (index ^ (index >> 12)) * 0x297A2D39 & 0xFFFFFFFF
     bits = (index ^ (index >> 15)) & 1
-    signs = (bits * 2 - 1).float().view(length, PROJECTIONS)
-    return torch.cat((signs, torch.ones(length, 1)), dim=1).to(device)
+    signs = (bits * 2 - 1).float().view(PROJECTIONS, length)
+    return torch.cat((signs, torch.ones(1, length))).to(device)
 
 
 def _segments(flat: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _sketch(values: torch.Tensor, largest: float) -> torch.Tensor:
         segments = segments.double()
     signs = _signs(segments.shape[1], str(segments.device)).to(segments.dtype)
     energy = torch.linalg.vector_norm(segments, dim=1, keepdim=True).double().square()
-    both = torch.cat(((segments @ signs).double(), energy), dim=1)
+    both = torch.cat((torch.nn.functional.linear(segments, signs).double(), energy), dim=1)
     return both.clamp(-3e38, 3e38).float().cpu()
 
 

@@ -1,0 +1,99 @@
+"""Teacher forcing: compute every site from a dump's own inputs, and measure what it adds itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from dih20.errors import DumpUnusable
+from dih20.parity.compare.limits import Limits
+from dih20.parity.compare.measure import Context, measure_tensors
+from dih20.parity.dump import DumpReader, Key
+from dih20.parity.model import Finding, Measure
+from dih20.parity.oracle import Oracle
+from dih20.parity.sites import site_of
+from dih20.parity.statistics import describe
+
+Replayed = dict[Key, tuple[Measure, str]]
+
+
+def replay(
+    inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limits
+) -> Replayed:
+    """Measure each site of `outputs` against what the reference computes from `inputs`.
+
+    With one dump as both, the result is the error that each site of that run adds to what it was
+    given: errors of earlier sites are in the inputs, and drop out.
+    """
+    check_oracle(inputs, oracle)
+    out: Replayed = {}
+    latest: dict[str, torch.Tensor] = {}  # what ties and weights are judged by: scores, expert ids
+
+    def seen(step: int, site: str, computed: torch.Tensor) -> None:
+        if site.endswith((".index_scores", ".expert_ids")):
+            latest[site] = computed
+        if not outputs.is_stored(step, site):
+            return
+        known = site_of(site, outputs.config)
+        limit = limits.of(known.kind, None)
+        if describe(computed)[0].digest == outputs.describe(step, site)[0].digest:
+            out[step, site] = Measure(value=0.0, limit=limit), ""
+            return
+        prefix = site.rsplit(".", 1)[0]
+        scores, ids = f"{prefix}.index_scores", f"{prefix}.expert_ids"
+        experts = None
+        if known.leaf == "expert_weights" and outputs.is_stored(step, ids):
+            experts = (latest[ids], outputs.tensor(step, ids))
+        context = Context(
+            config=outputs.config,
+            positions=outputs.facts.positions[step],
+            limit=limit,
+            floor=None,
+            scores=_forced(inputs, step, scores, latest) if known.kind == "selection" else None,
+            experts=experts,
+        )
+        stored = outputs.tensor(step, site)
+        if stored.shape != computed.shape and known.kind != "selection":
+            raise DumpUnusable(
+                found=f"{site} is {tuple(stored.shape)} in {outputs.folder}",
+                expected=f"{tuple(computed.shape)}, as the reference makes it",
+                remedy="correct the shape of the site in the site map, and dump again",
+            )
+        out[step, site] = measure_tensors(known, computed, stored, context)
+
+    oracle.run(inputs, seen, forced=True)
+    return out
+
+
+def _forced(
+    inputs: DumpReader, step: int, site: str, latest: dict[str, torch.Tensor]
+) -> torch.Tensor | None:
+    """Give the scores that the choice was made by: the dump's where it has them."""
+    return inputs.tensor(step, site) if inputs.is_stored(step, site) else latest.get(site)
+
+
+def check_oracle(dump: DumpReader, oracle: Oracle) -> None:
+    """Refuse a reference of another checkpoint than the dump's."""
+    if dump.facts.weights != oracle.weights_hash:
+        raise DumpUnusable(
+            found=f"{dump.folder} was made with weights {dump.facts.weights[:16]}, "
+            f"the reference has {oracle.weights_hash[:16]}",
+            expected="the same checkpoint",
+            remedy="give --checkpoint the folder that the run was made with",
+        )
+
+
+def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Finding]:
+    """Mark each finding: fresh if its site adds an error to what it was given."""
+    marked = []
+    for finding in findings:
+        fresh, remark = replayed.get((finding.step, finding.site), (None, ""))
+        if fresh is None:
+            marked.append(finding)
+            continue
+        origin = "fresh" if fresh.exceeds else "inherited" if finding.diverges else "unknown"
+        marked.append(
+            replace(finding, fresh=fresh, origin=origin, remark=finding.remark or remark)
+        )
+    return marked
