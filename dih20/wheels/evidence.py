@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ from dih20.console import Console
 from dih20.paths import shown
 from dih20.wheels.image_facts import ImageFacts
 from dih20.wheels.rows import Row
+
+_REPEAT = (
+    "./inv fetch --base stand-in",
+    "./inv fetch --base stand-in --only torch",
+    "./inv build-image --base stand-in",
+    "./inv build-vendor --torch --evidence docs/evidence/vendor-wheels.json",
+)
 
 
 def write_evidence(ui: Console, path: Path, facts: ImageFacts, rows: Sequence[Row]) -> None:
@@ -28,6 +36,8 @@ def write_evidence(ui: Console, path: Path, facts: ImageFacts, rows: Sequence[Ro
                 "gcc": facts.gcc,
                 "glibc": facts.glibc,
             },
+            "machine": {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)},
+            "repeat": list(_REPEAT),
             "wheels": entries,
         },
         indent=1,
