@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import docker
 
 REPEATS = 5
-FILE_MIB = 512
+FILE_MIB = 256
 RESULT = REPOSITORY / "bench" / "results" / "cpu" / "deploy.json"
 
 
