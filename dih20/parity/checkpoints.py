@@ -48,7 +48,9 @@ def weights_hash(reader: CheckpointReader) -> str:
     for spec in reader.specs:
         for name in filter(None, (spec.name, spec.scale_name)):
             digest.update(f"{name}\0".encode())
-            digest.update(memoryview(reader.read(name).contiguous().flatten().view(torch.uint8).numpy()))
+            digest.update(
+                memoryview(reader.read(name).contiguous().flatten().view(torch.uint8).numpy())
+            )
     return digest.hexdigest()
 
 

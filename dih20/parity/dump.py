@@ -168,7 +168,7 @@ class DumpReader:
         file = self._file(record.step, record.rank)
         entry = file.entries.get(record.site)
         stored = tuple(entry["shape"]) if entry else None
-        if record.site + _SKETCH not in file.entries or record.stored and stored != record.shape:
+        if record.site + _SKETCH not in file.entries or (record.stored and stored != record.shape):
             raise DumpUnusable(
                 found=f"{file.path}: {record.site} is {stored or 'missing'}",
                 expected=f"{record.shape}, as the index says",

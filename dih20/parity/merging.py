@@ -23,7 +23,9 @@ def merge_ranks(parts: list[torch.Tensor], records: list[TensorRecord]) -> torch
             expected=f"{shard.world} parts, marked alike",
             remedy="give every rank the same site map, and copy the files of all ranks",
         )
-    by_rank = [part for _, part in sorted(zip((r.rank for r in records), parts, strict=True), key=_rank)]
+    by_rank = [
+        part for _, part in sorted(zip((r.rank for r in records), parts, strict=True), key=_rank)
+    ]
     if shard.merge == "concat":
         return torch.cat(by_rank, dim=shard.dim)
     assert shard.merge == "sum", shard

@@ -10,7 +10,7 @@ from dih20.errors import DumpUnusable
 from dih20.parity.compare.limits import Limits
 from dih20.parity.compare.measure import Context, measure_tensors
 from dih20.parity.dump import DumpReader, Key
-from dih20.parity.model import Finding, Measure
+from dih20.parity.model import Finding, Measure, Origin
 from dih20.parity.oracle import Oracle
 from dih20.parity.sites import site_of
 from dih20.parity.statistics import describe
@@ -18,9 +18,7 @@ from dih20.parity.statistics import describe
 Replayed = dict[Key, tuple[Measure, str]]
 
 
-def replay(
-    inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limits
-) -> Replayed:
+def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limits) -> Replayed:
     """Measure each site of `outputs` against what the reference computes from `inputs`.
 
     With one dump as both, the result is the error that each site of that run adds to what it was
@@ -92,8 +90,8 @@ def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Findi
         if fresh is None:
             marked.append(finding)
             continue
-        origin = "fresh" if fresh.exceeds else "inherited" if finding.diverges else "unknown"
-        marked.append(
-            replace(finding, fresh=fresh, origin=origin, remark=finding.remark or remark)
+        origin: Origin = (
+            "fresh" if fresh.exceeds else "inherited" if finding.diverges else "unknown"
         )
+        marked.append(replace(finding, fresh=fresh, origin=origin, remark=finding.remark or remark))
     return marked

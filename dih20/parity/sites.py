@@ -135,7 +135,7 @@ def _attention_inputs(site: Site, config: ModelConfig) -> tuple[str, ...]:
     layer, own = site.layer, f"layers.{site.layer}.attn"
     kind, before = config.layer(layer), _streams_before(layer, config)
     pre = (f"layers.{layer - 1}.ffn.next_pre",) if layer else ()
-    keys = (f"{own}.q", f"{own}.window_kv")
+    keys: tuple[str, ...] = (f"{own}.q", f"{own}.window_kv")
     if kind.ratio:
         keys += (f"layers.{kind.kv_source}.attn.compressed_kv",)
         keys += (f"layers.{kind.index_source}.attn.chosen",)

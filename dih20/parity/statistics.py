@@ -46,7 +46,9 @@ def describe(tensor: torch.Tensor) -> tuple[Statistics, torch.Tensor]:
     flat = tensor.flatten()
     count = flat.numel()
     if not count:
-        empty = Statistics(count=0, nan=0, inf=0, minimum=0.0, maximum=0.0, mean=0.0, rms=0.0, digest="0")
+        empty = Statistics(
+            count=0, nan=0, inf=0, minimum=0.0, maximum=0.0, mean=0.0, rms=0.0, digest="0"
+        )
         return empty, torch.zeros(SKETCH_SHAPE)
     values = flat if flat.dtype == torch.float32 else flat.float()
     nan = inf = 0

@@ -21,7 +21,9 @@ def floor_of_repeat(a: DumpReader, repeat: DumpReader) -> Floors:
             expected="another dump of the same tokens with the same weights",
             remedy="dump A's run once more into its own folder and give that",
         )
-    return {key: _distance(a.describe(*key), repeat.describe(*key)) for key in a.keys if key in repeat}
+    return {
+        key: _distance(a.describe(*key), repeat.describe(*key)) for key in a.keys if key in repeat
+    }
 
 
 def floor_of_rerun(a: DumpReader, oracle: Oracle) -> Floors:

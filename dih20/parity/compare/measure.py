@@ -84,8 +84,8 @@ def _is_square(dump: DumpReader, step: int, name: str) -> bool:
 
 
 def _entries(a: torch.Tensor, b: torch.Tensor) -> int:
-    masks = [x.shape[-1] for x in (a, b) if x.dtype == torch.bool]
-    largest = [int(x.max()) + 1 for x in (a, b) if x.dtype != torch.bool and x.numel()]
+    masks: list[int] = [x.shape[-1] for x in (a, b) if x.dtype == torch.bool]
+    largest: list[int] = [int(x.max()) + 1 for x in (a, b) if x.dtype != torch.bool and x.numel()]
     return max([*masks, *largest, 1])
 
 

@@ -23,7 +23,9 @@ def origins_by_inputs(findings: list[Finding], config: ModelConfig) -> list[Find
         if not finding.diverges:
             marked.append(finding)
             continue
-        inherited = any(differs[key] for key in _dumped_inputs(finding.step, finding.site, differs, config))
+        inherited = any(
+            differs[key] for key in _dumped_inputs(finding.step, finding.site, differs, config)
+        )
         marked.append(replace(finding, origin="inherited" if inherited else "fresh"))
     return marked
 

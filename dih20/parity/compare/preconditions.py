@@ -76,7 +76,9 @@ def _check_layers_differ(dump: DumpReader) -> None:
         if site.layer is not None and site.kind in ("dense", "quantised"):
             # a fault can make a tensor constant everywhere; that is for the comparison to find
             constant = record.statistics.is_constant
-            digests[step, f"{site.part}.{site.leaf}"].append("" if constant else record.statistics.digest)
+            digests[step, f"{site.part}.{site.leaf}"].append(
+                "" if constant else record.statistics.digest
+            )
     for (step, leaf), found in digests.items():
         if len(found) >= 2 and len(set(found)) == 1 and found[0]:
             raise DumpUnusable(
@@ -99,9 +101,7 @@ def _check_ranks(dump: DumpReader) -> None:
             )
 
 
-def _check_tensor(
-    a: DumpReader, b: DumpReader, step: int, site: str, *, as_values: bool
-) -> None:
+def _check_tensor(a: DumpReader, b: DumpReader, step: int, site: str, *, as_values: bool) -> None:
     left, right = a.record(step, site), b.record(step, site)
     shape_a, shape_b = a.shape(step, site), b.shape(step, site)
     where = f"{site}, step {step}"
@@ -129,4 +129,3 @@ def _check_tensor(
             expected="a trusted run without NaN: two NaN prove nothing",
             remedy="find out why A has NaN there, or give a sound run as A",
         )
-

@@ -51,4 +51,6 @@ def _share(differs: torch.Tensor) -> float:
 
 def values_of_codes(codes: torch.Tensor, scales: torch.Tensor, rule_name: str) -> torch.Tensor:
     """Give the fp32 values of stored codes and scales, uint8 (..., n) and (..., channels/group)."""
-    return dequantise_groups(codes.view(torch.uint8), scales.view(torch.uint8), GROUP_RULES[rule_name])
+    return dequantise_groups(
+        codes.view(torch.uint8), scales.view(torch.uint8), GROUP_RULES[rule_name]
+    )

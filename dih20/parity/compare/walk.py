@@ -53,14 +53,18 @@ class Walk:
     def _measure(self, site: Site, step: int) -> tuple[Measure, str]:
         floor = self.floors.get((step, site.name))
         limit = self.limits.of(site.kind, floor)
-        (stat_a, sketch_a), (stat_b, sketch_b) = (d.describe(step, site.name) for d in (self.a, self.b))
+        (stat_a, sketch_a), (stat_b, sketch_b) = (
+            d.describe(step, site.name) for d in (self.a, self.b)
+        )
         if stat_a.digest == stat_b.digest:
             return Measure(value=0.0, limit=limit, floor=floor), ""
         estimate = estimate_difference(sketch_a, sketch_b)
         if (stat_a.nan, stat_a.inf) != (stat_b.nan, stat_b.inf):
             estimate = float("nan")
         if self._should_read(site, step, estimate, limit):
-            return measure_stored(site, step, self.a, self.b, self._context(site, step, limit, floor))
+            return measure_stored(
+                site, step, self.a, self.b, self._context(site, step, limit, floor)
+            )
         details: dict[str, float | int | str] = {
             "worst_segment": worst_segment(sketch_a, sketch_b),
             "rms_a": stat_a.rms,

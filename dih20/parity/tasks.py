@@ -1,0 +1,61 @@
+"""`inv parity VERB A B`: dump, compare, replay, report and layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dih20.cli import Run, task
+
+
+@task(
+    help={
+        "verb": "dump CHECKPOINT FOLDER | compare A B | replay INPUTS OUTPUTS | report A B | layout STORE LOAD",
+        "a": "the first thing of the verb",
+        "b": "the second thing of the verb",
+        "checkpoint": "compare, replay, report: weights for the reference",
+        "mode": "dump, replay: numeric mode exact, trained or sm90",
+        "repeat": "compare, report: a second dump of A's run, for the noise floor",
+        "out": "compare, report: folder for the findings",
+        "prompt": "dump: a text",
+        "tokens": "dump: a JSON file of token ids",
+        "length": "dump: that many random tokens, if neither text nor file is given",
+        "seed": "dump: of the random tokens",
+        "decode": "dump: how many of the tokens are decoded one by one",
+        "data_class": "dump: synthetic, canary or real",
+        "statistics_only": "dump: no tensors, only what estimates their differences",
+        "full": "compare: read every tensor that differs",
+        "as_values": "compare: allow different dtypes",
+        "site": "replay: show this site",
+        "bytes_per_token": "layout: size of a record",
+        "head_dim": "layout: channels of a record",
+    }
+)
+def parity(
+    run: Run,
+    verb: str,
+    a: str,
+    b: str,
+    checkpoint: str = "",
+    mode: str = "trained",
+    repeat: str = "",
+    out: str = "",
+    prompt: str = "",
+    tokens: str = "",
+    length: int = 700,
+    seed: int = 0,
+    decode: int = 4,
+    data_class: str = "",
+    statistics_only: bool = False,
+    full: bool = False,
+    as_values: bool = False,
+    site: str = "",
+    bytes_per_token: int = 528,
+    head_dim: int = 512,
+) -> dict[str, Any]:
+    """Name the first wrong tensor: dump, compare, replay, report, layout."""
+    options = {
+        key: value for key, value in locals().items() if key not in ("run", "verb", "a", "b")
+    }
+    from dih20.parity.command import Options, run_verb
+
+    return run_verb(run.ui, verb, a, b, Options(**options))
