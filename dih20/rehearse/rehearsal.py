@@ -140,14 +140,14 @@ class Rehearsal:
             stage.showed = f"{built['tag']}"
 
     def _wheels(self) -> None:
-        from dih20.wheels.command import build_vendor
+        from dih20.wheels.command import Choice, build_vendor
 
         with self.stages.stage("wheels", "./inv build-vendor") as stage:
-            built = build_vendor(self.ui, only=",".join(LIGHT_WHEELS))["wheels"]
+            light = Choice(only=",".join(LIGHT_WHEELS))
+            built = build_vendor(self.ui, light)["wheels"]
             if self.vendor:
-                built += build_vendor(
-                    self.ui, only=",".join(VENDOR_WHEELS), torch=True, evidence=str(EVIDENCE)
-                )["wheels"]
+                real = Choice(only=",".join(VENDOR_WHEELS), torch=True, evidence=str(EVIDENCE))
+                built += build_vendor(self.ui, real)["wheels"]
             stage.showed = ", ".join(f"{row['name']} ({row['status']})" for row in built)
 
     def _patch(self) -> None:

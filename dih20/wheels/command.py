@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,30 @@ if TYPE_CHECKING:
     import docker
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What to build and on what.
+
+    Args:
+        only: recipe names, separated by commas; empty for every recipe.
+        image: tag or id of the image; empty for the newest one of the lock in force.
+        torch: put the lock's torch on an image without one first, as one more layer.
+        evidence: a JSON file to write the outcome to; empty for none.
+    """
+
+    only: str = ""
+    image: str = ""
+    torch: bool = False
+    evidence: str = ""
+
+
 def build_vendor(
     ui: Console,
+    choice: Choice,
     *,
-    only: str = "",
-    image: str = "",
     jobs: int = 0,
     memory_gb: float = 0.0,
     plan_only: bool = False,
-    torch: bool = False,
-    evidence: str = "",
 ) -> dict[str, Any]:
     """Build the wheels for an image and give them as plain values."""
     if jobs < 0 or memory_gb < 0:
@@ -40,20 +55,20 @@ def build_vendor(
     lock = Lock.load()
     client = engine.connect()
     try:
-        chosen = image or newest_image(client, lock)
-        if torch:
+        chosen = choice.image or newest_image(client, lock)
+        if choice.torch:
             chosen = torch_tag(ui, client, chosen, lock, plan_only=plan_only)
         if plan_only:
-            plan = as_plan(chosen, look_at(client, chosen, lock, only=only or None)[1])
+            plan = as_plan(chosen, look_at(client, chosen, lock, only=choice.only or None)[1])
             ui.plan(plan)
             return {"image": chosen, "plan": plan.as_dict()}
         limits = Limits(jobs=jobs or None, memory_gb=memory_gb or None)
-        rows = build_wheels(ui, client, chosen, lock, only=only or None, limits=limits)
+        rows = build_wheels(ui, client, chosen, lock, only=choice.only or None, limits=limits)
         facts = facts_of(client, chosen)
     finally:
         client.close()
-    if evidence:
-        write_evidence(ui, Path(evidence), facts, rows)
+    if choice.evidence:
+        write_evidence(ui, Path(choice.evidence), facts, rows)
     return {"image": chosen, "wheels": [row.as_dict() for row in rows]}
 
 

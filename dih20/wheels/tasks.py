@@ -28,15 +28,8 @@ def build_vendor(
     evidence: str = "",
 ) -> dict[str, Any]:
     """Wheels: deep_gemm, deep_ep, deepinfer (_C), h20_probe, h20_ops and its drop-ins."""
+    from dih20.wheels.command import Choice
     from dih20.wheels.command import build_vendor as carry_out
 
-    return carry_out(
-        run.ui,
-        only=only,
-        image=image,
-        jobs=jobs,
-        memory_gb=memory,
-        plan_only=run.plan,
-        torch=torch,
-        evidence=evidence,
-    )
+    choice = Choice(only=only, image=image, torch=torch, evidence=evidence)
+    return carry_out(run.ui, choice, jobs=jobs, memory_gb=memory, plan_only=run.plan)

@@ -11,7 +11,7 @@ import pytest
 from dih20.console import Console
 from dih20.errors import NotForSm90, UsageError, WheelError
 from dih20.lock import Lock
-from dih20.wheels.command import build_vendor, newest_image
+from dih20.wheels.command import Choice, build_vendor, newest_image
 from dih20.wheels.evidence import label_of, write_evidence
 from dih20.wheels.rows import Row
 from dih20.wheels.store import Store
@@ -55,7 +55,7 @@ def test_no_image_of_the_lock_names_the_command_that_makes_one() -> None:
 @pytest.mark.parametrize("bounds", [{"jobs": -1}, {"memory_gb": -4.0}])
 def test_negative_bounds_are_refused_before_anything_is_looked_at(bounds: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        build_vendor(Console(as_json=True), **bounds)
+        build_vendor(Console(as_json=True), Choice(), **bounds)
 
 
 def test_a_vendor_that_needs_torch_is_told_how_to_get_it() -> None:
