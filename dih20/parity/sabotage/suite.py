@@ -1,0 +1,153 @@
+"""Run every fault through dump, compare and diagnosis, and note what the tool said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dih20.parity.capture import dump_reference, reference_facts
+from dih20.parity.compare import compare_dumps
+from dih20.parity.diagnosis import NO_SIGNATURE
+from dih20.parity.model import Comparison, Phase
+from dih20.parity.sabotage.base import Base
+from dih20.parity.sabotage.catalogue import FAULTS, draw
+from dih20.parity.sabotage.fault import Fault
+
+MIN_CAUSES_RIGHT = 20  # of the faults that have a signature
+FAULT_FREE_RUNS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One fault and what the tool said about it. cause, cause_named: NO_SIGNATURE where none fits."""
+
+    fault: str
+    detail: str
+    site: str
+    phase: Phase
+    cause: str
+    site_named: str
+    phase_named: str
+    cause_named: str
+    also_named: tuple[str, ...]
+    error: float
+
+    @property
+    def site_right(self) -> bool:
+        return (self.site, self.phase) == (self.site_named, self.phase_named)
+
+    @property
+    def cause_right(self) -> bool:
+        return self.cause == self.cause_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """All rows, and how many findings the runs without a fault led to."""
+
+    rows: tuple[Row, ...]
+    accused_without_fault: tuple[int, ...]
+
+    @property
+    def known_causes_right(self) -> int:
+        return sum(row.cause_right for row in self.rows if row.cause != NO_SIGNATURE)
+
+    def failures(self, *, whole: bool) -> list[str]:
+        """Say what is not as it should be; whole: the rows are those of the whole suite."""
+        said = [
+            f"{row.fault} ({row.detail}): injected at {row.site} in {row.phase}, "
+            f"named {row.site_named or 'nothing'} in {row.phase_named or 'no phase'}"
+            for row in self.rows
+            if not row.site_right
+        ]
+        said += [
+            f"{row.fault} ({row.detail}) has no signature, named {row.cause_named}"
+            for row in self.rows
+            if row.cause == NO_SIGNATURE and not row.cause_right
+        ]
+        if whole and self.known_causes_right < MIN_CAUSES_RIGHT:
+            said.append(f"{self.known_causes_right} causes right, wanted {MIN_CAUSES_RIGHT}")
+        said += [
+            f"fault-free run {number}: {count} tensors accused"
+            for number, count in enumerate(self.accused_without_fault, start=1)
+            if count
+        ]
+        return said
+
+
+class Suite:
+    """Healthy dumps of a base, and the faults that are compared with them.
+
+    Example:
+        suite = Suite(base, folder)
+        outcome = suite.run(seed=1)
+    """
+
+    def __init__(self, base: Base, folder: Path) -> None:
+        self.base, self.folder = base, folder
+        self.healthy = self._dump("healthy", None)
+        self.repeat = self._dump("repeat", None)
+
+    def run(self, seed: int, only: Collection[str] = FAULTS) -> Outcome:
+        """Inject the named faults one after another."""
+        rows = tuple(self.rows(seed, only))
+        return Outcome(rows=rows, accused_without_fault=self.accused_without_faults())
+
+    def accused_without_faults(self) -> tuple[int, ...]:
+        """Count what is accused in each run without a fault."""
+        return tuple(self.accused_without_fault(n) for n in range(1, FAULT_FREE_RUNS + 1))
+
+    def rows(self, seed: int, only: Collection[str] = FAULTS) -> Iterator[Row]:
+        """Give the rows as they are found."""
+        for name, fault in draw(self.base, seed):
+            if name in only:
+                yield self._row(name, fault)
+
+    def compare(self, name: str, fault: Fault | None) -> Comparison:
+        """Dump a run with a fault (None: without) and compare it with the healthy one."""
+        broken = self._dump(name.replace(" ", "-"), fault)
+        return compare_dumps(self.healthy, broken, repeat=self.repeat, oracle=self.base.oracle)
+
+    def accused_without_fault(self, number: int) -> int:
+        """Run without a fault on other tokens, twice, and count what is accused."""
+        tokens = self.base.tokens.roll(7 * number, dims=1)
+        runs = [self._dump(f"clean-{number}-{letter}", None, tokens) for letter in "ab"]
+        comparison = compare_dumps(*runs, oracle=self.base.oracle)
+        return sum(finding.diverges for finding in comparison.findings)
+
+    def _row(self, name: str, fault: Fault) -> Row:
+        verdict = self.compare(name, fault).verdict
+        first, causes = verdict.first, [cause.name for cause in verdict.looks_like]
+        measure = None if first is None else first.fresh or first.measure
+        return Row(
+            fault=name,
+            detail=fault.detail,
+            site=fault.site,
+            phase=fault.phase,
+            cause=fault.cause or NO_SIGNATURE,
+            site_named=first.site if first else "",
+            phase_named=first.phase if first else "",
+            cause_named=causes[0] if causes else NO_SIGNATURE,
+            also_named=tuple(causes[1:]),
+            error=measure.value if measure else 0.0,
+        )
+
+    def _dump(self, name: str, fault: Fault | None, tokens: torch.Tensor | None = None) -> Path:
+        """Dump a run; a broken one claims the healthy one's weights, as a real one would."""
+        base, oracle = self.base, self.base.oracle
+        facts = reference_facts(
+            oracle.config, mode=oracle.mode, weights=oracle.weights_hash,
+            data_class=base.data_class,
+        )  # fmt: skip
+        folder = self.folder / name
+        dump_reference(
+            folder,
+            fault.build if fault else base.reference,
+            base.tokens if tokens is None else tokens,
+            base.rows,
+            facts,
+        )
+        return folder
