@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,8 @@ from dih20.errors import (
 )
 from dih20.fetch import fetch_files
 from dih20.lock import Lock
-from dih20.wheels import tools
 from dih20.wheels.build import Limits
 from dih20.wheels.container import Job, run_job
-from dih20.wheels.device_code import device_code_of
 from dih20.wheels.image_facts import facts_of
 from dih20.wheels.importing import import_in_image
 from dih20.wheels.recipes import DeviceCodePromise, Linking, Recipe, RecipeSource, load_all
@@ -199,16 +196,6 @@ def test_a_blackwell_only_vendor_ends_the_build_unless_it_is_optional(
         bench.build(built.model_copy(update={"optional": False}))
     with pytest.raises(NotForSm90):
         bench.build(skipped.model_copy(update={"optional": False}))
-
-
-def test_cuobjdump_of_the_lock_and_our_reader_agree(bench: Bench, tmp_path: Path) -> None:
-    folder = ninja_vendor(tmp_path / "vendor", compile_command=NVCC.format("90a"))
-    (row,) = bench.build(vendor_recipe(folder, build={"nvcc": True}, device_code=AOT))
-    assert row.wheel is not None
-    with zipfile.ZipFile(row.wheel.path) as archive:
-        archive.extractall(tmp_path / "out")
-    code = device_code_of(tmp_path / "out" / "vendor" / "_C.so", tools.cuobjdump(bench.lock))
-    assert code.machine_code == {"sm_90a"}
 
 
 def test_an_import_that_fails_in_the_image_fails_the_build(bench: Bench, tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from tests.wheels.binaries import shared_object
 
 A = "2.13.0+cu130 git aaaaaaaaaaaa cuda 13.0"
 B = "2.13.0+cu130 git bbbbbbbbbbbb cuda 13.0"
+# Without this environment's packages: torch would be imported first each time, as it is in an image.
+PYTHON = str(Path(sys.base_prefix) / "bin" / "python3")
 
 
 def _run(folder: Path, *names: str) -> list[dict[str, object]]:
     script = Path(import_wheel.__file__)
     done = subprocess.run(
-        [sys.executable, str(script), str(folder), *names],
+        [PYTHON, str(script), str(folder), *names],
         capture_output=True,
         text=True,
         check=True,
