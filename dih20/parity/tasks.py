@@ -59,3 +59,26 @@ def parity(
     from dih20.parity.command import Options, run_verb
 
     return run_verb(run.ui, verb, a, b, Options(**options))
+
+
+@task(
+    help={
+        "checkpoint": "another checkpoint in place of the canary",
+        "seed": "of the layers, phases and magnitudes of the faults",
+        "only": "part of a fault's name; all faults without it",
+        "keep": "a new folder for the dumps, which are removed otherwise",
+        "write": "write docs/evidence/sabotage.json and docs/sabotage.md",
+    }
+)
+def sabotage(
+    run: Run,
+    checkpoint: str = "",
+    seed: int = 1,
+    only: str = "",
+    keep: str = "",
+    write: bool = False,
+) -> dict[str, Any]:
+    """Inject known faults one by one and see whether `inv parity` names each."""
+    from dih20.parity.sabotage.command import run_sabotage
+
+    return run_sabotage(run.ui, checkpoint=checkpoint, seed=seed, only=only, keep=keep, write=write)
