@@ -47,7 +47,7 @@ def context_hypotheses(inputs: Inputs) -> Iterator[Hypothesis]:
             return _attend(inputs, _compressed(inputs), wrong)
 
         yield Hypothesis(cause=cause, detail=detail, predict=with_sink)
-    if inputs.kind.ratio and inputs.positions.numel() == 1:
+    if inputs.kind.ratio and inputs.finding.phase == "decode":
         yield from _readers(inputs, sink)
 
 

@@ -42,7 +42,7 @@ def run_sabotage(
         base = canary_base(checkpoint)
     with _folder(keep) as folder:
         with ui.step("dump", "the healthy run, twice"):
-            suite = Suite(base, Path(folder))
+            suite = Suite(base, Path(folder), keep=bool(keep))
         rows = []
         for name in names:
             with ui.step("inject", name) as step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,13 +82,15 @@ class Outcome:
 class Suite:
     """Healthy dumps of a base, and the faults that are compared with them.
 
+    keep: leave the dumps of broken runs in the folder, each under its fault's name.
+
     Example:
         suite = Suite(base, folder)
         outcome = suite.run(seed=1)
     """
 
-    def __init__(self, base: Base, folder: Path) -> None:
-        self.base, self.folder = base, folder
+    def __init__(self, base: Base, folder: Path, *, keep: bool = False) -> None:
+        self.base, self.folder, self.keep = base, folder, keep
         self.healthy = self._dump("healthy", None)
         self.repeat = self._dump("repeat", None)
 
@@ -108,15 +111,24 @@ class Suite:
 
     def compare(self, name: str, fault: Fault | None) -> Comparison:
         """Dump a run with a fault (None: without) and compare it with the healthy one."""
-        broken = self._dump(name.replace(" ", "-"), fault)
-        return compare_dumps(self.healthy, broken, repeat=self.repeat, oracle=self.base.oracle)
+        broken = self._dump(name.replace(",", "").replace(" ", "-"), fault)
+        found = compare_dumps(self.healthy, broken, repeat=self.repeat, oracle=self.base.oracle)
+        self._done(broken)
+        return found
 
     def accused_without_fault(self, number: int) -> int:
         """Run without a fault on other tokens, twice, and count what is accused."""
         tokens = self.base.tokens.roll(7 * number, dims=1)
         runs = [self._dump(f"clean-{number}-{letter}", None, tokens) for letter in "ab"]
         comparison = compare_dumps(*runs, oracle=self.base.oracle)
-        return sum(finding.diverges for finding in comparison.findings)
+        for run in runs:
+            self._done(run)
+        diverging = sum(finding.diverges for finding in comparison.findings)
+        return max(diverging, int(comparison.verdict.first is not None))
+
+    def _done(self, folder: Path) -> None:
+        if not self.keep:
+            shutil.rmtree(folder)
 
     def _row(self, name: str, fault: Fault) -> Row:
         verdict = self.compare(name, fault).verdict
