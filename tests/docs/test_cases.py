@@ -23,3 +23,10 @@ def test_every_case_names_tests_that_exist() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_numbers_in_the_readme_are_those_of_the_result_files() -> None:
+    from bench.readme_numbers import with_numbers
+
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert with_numbers(text) == text, "run: python -m bench.readme_numbers"
