@@ -26,19 +26,25 @@ def table() -> str:
     rows = [
         (
             "image sent to a host that holds the base",
-            f"{delta['delta_on_base_bytes'] / 1e6:.0f} MB; a full `docker save` is "
-            f"{delta['docker_save_bytes'] / 1e6:.0f} MB ({delta['full_archive_zstd_bytes'] / 1e6:.0f} MB with zstd)",
+            (
+                f"{delta['delta_on_base_bytes'] / 1e6:.0f} MB; a full `docker save` is "
+                f"{delta['docker_save_bytes'] / 1e6:.0f} MB ({delta['full_archive_zstd_bytes'] / 1e6:.0f} MB with zstd)"
+            ),
         ),
         (
             f"transfer of {transfer['file_mib']} MiB over loopback SSH",
-            f"{speed['ours']} MB/s, scp {speed['scp']} MB/s: {transfer['ours_against_scp']} of scp "
-            f"({speed['ours_verified']} MB/s with the hash checked on the host)",
+            (
+                f"{speed['ours']} MB/s, scp {speed['scp']} MB/s: {transfer['ours_against_scp']} of scp "
+                f"({speed['ours_verified']} MB/s with the hash checked on the host)"
+            ),
         ),
         ("deploy with nothing changed", f"{deploy['noop_deploy_s']['median']} s"),
         (
             "`build-vendor` with only hits",
-            f"{wheels['command_with_only_hits_s']['median']} s; the look-up in the store "
-            f"{max(w['lookup_s'] for w in wheels['wheels'].values())} s at most",
+            (
+                f"{wheels['command_with_only_hits_s']['median']} s; the look-up in the store "
+                f"{max(w['lookup_s'] for w in wheels['wheels'].values())} s at most"
+            ),
         ),
         ("`./inv --list`", f"{wheels['inv_list_s']['median']} s"),
     ]
