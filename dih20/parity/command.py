@@ -60,6 +60,7 @@ def _dump(ui: Console, checkpoint: str, folder: str, options: Options) -> dict[s
     from dih20.parity.prompts import rows_of, tokens_for
     from v41.model import Reference
 
+    data_class = _data_class(options, Path(checkpoint))
     with ui.step("read", checkpoint):
         oracle = load_oracle(Path(checkpoint), options.mode)
     tokens = tokens_for(
@@ -75,7 +76,7 @@ def _dump(ui: Console, checkpoint: str, folder: str, options: Options) -> dict[s
         oracle.config,
         mode=options.mode,
         weights=oracle.weights_hash,
-        data_class=_data_class(options, Path(checkpoint)),
+        data_class=data_class,
     )
     with ui.step("dump", folder) as step:
         dump = dump_reference(
@@ -154,16 +155,17 @@ def _compare(ui: Console, a: str, b: str, options: Options) -> dict[str, Any]:
             expected="every layer kind, phase and case compared",
             remedy="dump both runs with a longer prompt and decode steps, and with every site",
         )
-    return {"verdict": verdict.line, **paths}
+    return {"verdict": verdict.line, "files": paths}
 
 
 def _say(ui: Console, comparison: Any, paths: dict[str, str]) -> None:
     from dih20.parity.table import rows_around_first
 
-    ui.table(
-        ("site", "kind", "phase", "step", "measure", "limit", "origin", "remark"),
-        rows_around_first(comparison),
-    )
+    rows = rows_around_first(comparison)
+    if rows:
+        ui.table(("site", "kind", "phase", "step", "measure", "limit", "origin", "remark"), rows)
+    if comparison.verdict.outcome == "ok":
+        ui.line(comparison.verdict.line)
     cover = comparison.coverage
     ui.line(
         f"data: {cover.data_class}; noise floor {'measured' if comparison.floor_measured else 'NOT measured'}"
@@ -214,7 +216,7 @@ def _report(ui: Console, a: str, b: str, options: Options) -> dict[str, Any]:
     with ui.step("write", str(folder / "report.html")):
         page = write_report(folder / "report.html", comparison, Path(a), Path(b))
     ui.line(comparison.verdict.line)
-    return {"verdict": comparison.verdict.line, "report": str(page), **paths}
+    return {"verdict": comparison.verdict.line, "report": str(page), "files": paths}
 
 
 def _layout(ui: Console, store: str, load: str, options: Options) -> dict[str, Any]:

@@ -10,14 +10,15 @@ _BEFORE, _AFTER = 2, 8
 
 
 def rows_around_first(comparison: Comparison) -> list[list[str]]:
-    """Give the findings around the first divergence, or the worst ones where there is none."""
+    """Give the findings around the first divergence, or the largest differences where there is none."""
     findings = list(comparison.findings)
     first = comparison.verdict.first
     if first is not None:
         at = findings.index(first) if first in findings else 0
         shown = findings[max(at - _BEFORE, 0) : at + _AFTER]
     else:
-        shown = sorted(findings, key=lambda finding: -finding.measure.value)[:4]
+        apart = [finding for finding in findings if finding.measure.value]
+        shown = sorted(apart, key=lambda finding: -finding.measure.value)[:4]
     return [_row(finding) for finding in shown]
 
 
