@@ -78,7 +78,7 @@ def _index_files(lock: Lock, sections: tuple[str, ...]) -> Iterator[LockedFile]:
 
 def _moved(file: LockedFile, indexes: Indexes) -> Iterator[ToolError]:
     listed = [f for f in indexes.files(file.name) if f.filename == file.filename and f.sha256]
-    parts = {"expected": "", "remedy": ""}
+    parts: dict[str, Any] = {"expected": "", "remedy": ""}
     if not listed:
         yield FetchError(found=f"{file.filename} is at none of the indexes", **parts)
     for entry in listed:
