@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 
@@ -80,18 +80,42 @@ def check_oracle(dump: DumpReader, oracle: Oracle) -> None:
             expected="the same checkpoint",
             remedy="give --checkpoint the folder that the run was made with",
         )
+    if dump.config != oracle.config:
+        keys = [f.name for f in fields(dump.config) if _differs(f.name, dump, oracle)]
+        values = f"{getattr(dump.config, keys[0])}, the reference {getattr(oracle.config, keys[0])}"
+        raise DumpUnusable(
+            found=f"{dump.folder} was made with {keys[0]} {values}",
+            expected="the config of the checkpoint that the reference reads",
+            remedy="give --checkpoint a folder with the config.json of the run",
+        )
+
+
+def _differs(name: str, dump: DumpReader, oracle: Oracle) -> bool:
+    return bool(getattr(dump.config, name) != getattr(oracle.config, name))
 
 
 def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Finding]:
-    """Mark each finding: fresh if its site adds an error to what it was given."""
+    """Mark each finding that differs: fresh if its site adds an error to what it was given.
+
+    A tensor in which both runs agree, and which the reference computes otherwise, means that the
+    reference is not the model that ran: then nothing can be said.
+    """
     marked = []
     for finding in findings:
         fresh, remark = replayed.get((finding.step, finding.site), (None, ""))
         if fresh is None:
             marked.append(finding)
             continue
-        origin: Origin = (
-            "fresh" if fresh.exceeds else "inherited" if finding.diverges else "unknown"
-        )
-        marked.append(replace(finding, fresh=fresh, origin=origin, remark=finding.remark or remark))
+        if fresh.exceeds and finding.measure.value == 0.0:
+            raise DumpUnusable(
+                found=f"{finding.site}, step {finding.step}: A and B agree, and the reference "
+                f"computes something else from the same inputs ({fresh.value:.3g})",
+                expected="a reference that reproduces the trusted run",
+                remedy="give --checkpoint and mode of A's run, or compare without a checkpoint",
+            )
+        origin: Origin = "unknown"
+        if finding.diverges:
+            origin = "fresh" if fresh.exceeds else "inherited"
+        remark = finding.remark or remark
+        marked.append(replace(finding, fresh=fresh, origin=origin, remark=remark))
     return marked

@@ -12,7 +12,7 @@ import torch
 from dih20.errors import DumpUnusable
 from dih20.parity.compare import compare_dumps
 from dih20.parity.dump import DumpWriter
-from tests.parity.runs import CONFIG, Runs, at, facts, tokens
+from tests.parity.runs import CONFIG, WEIGHTS, Runs, at, facts, tokens
 
 pytestmark = pytest.mark.torch
 
@@ -132,3 +132,18 @@ def test_a_reference_of_other_weights_is_refused(runs: Runs) -> None:
     oracle = dataclasses.replace(runs.oracle(), weights_hash="others")
     with pytest.raises(DumpUnusable, match="was made with weights tiny"):
         compare_dumps(runs.trusted, runs.wrong_context, oracle=oracle)
+
+
+def test_a_reference_of_another_config_is_refused(runs: Runs) -> None:
+    oracle = runs.oracle()
+    other = dataclasses.replace(oracle, config=dataclasses.replace(oracle.config, index_topk=4))
+    with pytest.raises(DumpUnusable, match="was made with index_topk 8, the reference 4"):
+        compare_dumps(runs.trusted, runs.wrong_context, oracle=other)
+
+
+def test_a_reference_that_does_not_reproduce_the_trusted_run_is_refused(runs: Runs) -> None:
+    oracle = runs.oracle()
+    name = "layers.0.attn.wkv.weight"
+    other = dataclasses.replace(oracle, weights={**WEIGHTS, name: WEIGHTS[name] * 1.1})
+    with pytest.raises(DumpUnusable, match=r"layers\.0\.attn\.window_kv.*A and B agree"):
+        compare_dumps(runs.trusted, runs.wrong_context, oracle=other, repeat=runs.repeated)

@@ -105,13 +105,18 @@ def _without_special(
 
 
 def max_ulp(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Give the largest distance in steps of the coarser of the two dtypes."""
+    """Give the largest distance in steps of the coarser of the two dtypes; NaN counts as 0."""
     dtype = torch.bfloat16 if torch.bfloat16 in (a.dtype, b.dtype) else torch.float32
-    integer, bits = (torch.int16, 15) if dtype is torch.bfloat16 else (torch.int32, 31)
-
-    def ordered(x: torch.Tensor) -> torch.Tensor:
-        x = torch.nan_to_num(x.to(dtype), nan=0.0)
-        raw = x.contiguous().view(integer).long()
-        return torch.where(raw >= 0, raw, -(raw + (1 << bits)))
-
-    return int((ordered(a) - ordered(b)).abs().max()) if a.numel() else 0
+    integer, largest = (
+        (torch.int16, 0x7FFF) if dtype is torch.bfloat16 else (torch.int32, 0x7FFFFFFF)
+    )
+    x, y = (torch.nan_to_num(t.to(dtype)).contiguous().view(integer) for t in (a, b))
+    if not x.numel():
+        return 0
+    other_sign = (x ^ y) < 0
+    x, y = x & largest, y & largest
+    steps = int((x - y).abs().max())
+    if bool(other_sign.any()):  # the way between them leads through zero
+        steps = int((x - y).abs().masked_fill(other_sign, 0).max())
+        steps = max(steps, int((x[other_sign].long() + y[other_sign].long()).max()))
+    return steps
