@@ -66,7 +66,7 @@ def test_a_machine_of_another_distribution_takes_debootstrap_s_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scripts").mkdir()
-    (tmp_path / "debootstrap").write_text('DEF_MIRROR="http://debian.invalid/debian"\n')
+    (tmp_path / "debootstrap").write_text('DEF_MIRROR="http://mirror.invalid/debian"\n')
     (tmp_path / "scripts/gutsy").write_text(
         "case $SUITE in\n  gutsy)\n\tdefault_mirror http://old.invalid/u\n\t;;\n  *)\n\tdefault_mirror http://new.invalid/u\n"
     )
@@ -75,7 +75,7 @@ def test_a_machine_of_another_distribution_takes_debootstrap_s_default(
     etc = sources(tmp_path, deb822=DEB822)
     assert apt_mirrors(Mirrors(), "noble", etc=etc).roots == ("http://new.invalid/u",)
     (etc / "sources.list.d/some.sources").unlink()
-    assert apt_mirrors(Mirrors(), "trixie", etc=etc).roots == ("http://debian.invalid/debian",)
+    assert apt_mirrors(Mirrors(), "trixie", etc=etc).roots == ("http://mirror.invalid/debian",)
 
 
 def test_a_suite_that_nobody_knows_names_where_to_declare_a_mirror(tmp_path: Path) -> None:
