@@ -17,7 +17,7 @@ from dih20.parity.sabotage import attention_faults, canary, command
 from dih20.parity.sabotage.catalogue import FAULTS, draw
 from dih20.parity.sabotage.fault import Fault
 from dih20.parity.sabotage.model_faults import PhaseTap
-from dih20.parity.sabotage.suite import MIN_CAUSES_RIGHT, Outcome, Row, Suite
+from dih20.parity.sabotage.suite import ATTEMPTS, MIN_CAUSES_RIGHT, Outcome, Row, Suite
 from dih20.parity.sabotage.table import as_page
 from tests.parity.sabotage_base import make_base
 
@@ -28,10 +28,7 @@ FAST = (
     "all keys masked",
     "page stride ignored",
     "nibble order in the experts",
-    "e8m0 as numbers in a linear",
-    "sink as a base-2 logit",
     "RoPE half-split on index keys",
-    "inverse RoPE missing",
     "candidates ignored",
     "shared gate clamped both sides",
     "pre mix not delayed",
@@ -58,25 +55,43 @@ def test_a_run_without_a_fault_is_not_accused(suite: Suite) -> None:
 
 
 def test_every_known_cause_has_a_fault_and_some_faults_have_no_known_cause(suite: Suite) -> None:
-    causes = [fault.cause for _, fault in draw(suite.base, seed=1)]
+    causes = [draw(suite.base, 1, name).cause for name in FAULTS]
     assert set(causes) == {*TITLES, ""}
     assert sum(cause != "" for cause in causes) >= MIN_CAUSES_RIGHT
     assert causes.count("") >= 3
 
 
 def test_a_seed_decides_where_and_how_strongly_faults_act(suite: Suite) -> None:
-    first, again, other = (
-        [(f.site, f.phases, f.detail) for _, f in draw(suite.base, seed)] for seed in (1, 1, 2)
-    )
+    first, again, other = ([_place(suite, seed, name) for name in FAULTS] for seed in (1, 1, 2))
     assert first == again
     assert sum(a != b for a, b in zip(first, other, strict=True)) >= 8
+
+
+def _place(suite: Suite, seed: int, name: str) -> tuple[str, tuple[str, ...], str]:
+    fault = draw(suite.base, seed, name)
+    return fault.site, fault.phases, fault.detail
+
+
+def test_a_fault_without_effect_where_it_was_drawn_is_drawn_again(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = Fault(
+        cause="sink-missing", site="layers.0.attn.context", phases=("prefill",), detail="none",
+        build=suite.base.reference,
+    )  # fmt: skip
+    drawn = FAULTS["sink missing"]
+    injectors = iter((lambda base, random: healthy, drawn))
+    monkeypatch.setitem(FAULTS, "sink missing", lambda *given: next(injectors)(*given))
+    (row,) = suite.rows(2, ["sink missing"])
+    assert row.idle_draws == ("layers.0.attn.context prefill",)
+    assert row.site_right and row.cause_right
 
 
 def row(**changes: object) -> Row:
     right = Row(
         fault="f", detail="d", site="layers.0.attn.q", phase="prefill", cause="sink-missing",
         site_named="layers.0.attn.q", phase_named="prefill", cause_named="sink-missing",
-        also_named=(), error=0.1,
+        also_named=(), idle_draws=(), error=0.1,
     )  # fmt: skip
     return dataclasses.replace(right, **changes)  # type: ignore[arg-type]
 
@@ -151,3 +166,16 @@ def test_the_committed_evidence_is_whole_and_right_and_shown_in_docs() -> None:
     assert unknown and all(fault["cause_named"] == NO_SIGNATURE for fault in unknown)
     assert evidence["fault_free_runs_accused"] == [0, 0, 0]
     assert command.PAGE.read_text(encoding="utf-8") == as_page(evidence)
+
+
+def test_the_committed_evidence_is_of_the_committed_canary() -> None:
+    evidence = json.loads(command.EVIDENCE.read_text(encoding="utf-8"))
+    base = canary.canary_base()
+    assert evidence["weights"] == base.oracle.weights_hash, "run `./inv sabotage --write`"
+    assert evidence["data_class"] == "canary"
+    for fault in evidence["faults"]:
+        places = [
+            draw(base, evidence["seed"], fault["fault"], attempt).site
+            for attempt in range(ATTEMPTS)
+        ]
+        assert fault["site"] in places, fault["fault"]

@@ -1,8 +1,7 @@
-"""The faults of the suite, in order, each with its own seed."""
+"""The faults of the suite, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 from dih20.parity.sabotage import attention_faults as attention
@@ -62,7 +61,6 @@ FAULTS: dict[str, Injector] = {
 }
 
 
-def draw(base: Base, seed: int) -> Iterator[tuple[str, Fault]]:
-    """Give every fault for a base; the same seed gives the same layers, phases and magnitudes."""
-    for name, injector in FAULTS.items():
-        yield name, injector(base, Random(f"{seed}/{name}"))
+def draw(base: Base, seed: int, name: str, attempt: int = 0) -> Fault:
+    """Give one fault for a base; the same seed gives the same layer, phases and magnitude."""
+    return FAULTS[name](base, Random(f"{seed}/{name}/{attempt}"))

@@ -28,7 +28,7 @@ def run_sabotage(
     from dih20.parity.sabotage.canary import canary_base
     from dih20.parity.sabotage.catalogue import FAULTS
     from dih20.parity.sabotage.suite import Outcome, Suite
-    from dih20.parity.sabotage.table import as_evidence, write_evidence
+    from dih20.parity.sabotage.table import as_evidence, summary, write_evidence
 
     names = [name for name in FAULTS if only in name]
     if not names or (write and only):
@@ -53,6 +53,7 @@ def run_sabotage(
             accused = suite.accused_without_faults()
     outcome = Outcome(rows=tuple(rows), accused_without_fault=accused)
     evidence = as_evidence(outcome, base, seed=seed)
+    ui.line(summary(evidence))
     if failures := outcome.failures(whole=not only):
         raise TestsFailed(
             found="; ".join(failures),

@@ -12,6 +12,7 @@ import torch
 from dih20.parity.capture import dump_reference, reference_facts
 from dih20.parity.compare import compare_dumps
 from dih20.parity.diagnosis import NO_SIGNATURE
+from dih20.parity.dump import DumpReader
 from dih20.parity.model import Comparison, Phase
 from dih20.parity.sabotage.base import Base
 from dih20.parity.sabotage.catalogue import FAULTS, draw
@@ -19,11 +20,16 @@ from dih20.parity.sabotage.fault import Fault
 
 MIN_CAUSES_RIGHT = 20  # of the faults that have a signature
 FAULT_FREE_RUNS = 3
+ATTEMPTS = 8  # draws of a fault until it changes anything
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault and what the tool said about it. cause, cause_named: NO_SIGNATURE where none fits."""
+    """One fault and what the tool said about it.
+
+    cause, cause_named: NO_SIGNATURE where none fits.
+    idle_draws: places that were drawn first, where the fault changed nothing.
+    """
 
     fault: str
     detail: str
@@ -34,6 +40,7 @@ class Row:
     phase_named: str
     cause_named: str
     also_named: tuple[str, ...]
+    idle_draws: tuple[str, ...]
     error: float
 
     @property
@@ -105,16 +112,34 @@ class Suite:
 
     def rows(self, seed: int, only: Collection[str] = FAULTS) -> Iterator[Row]:
         """Give the rows as they are found."""
-        for name, fault in draw(self.base, seed):
+        for name in FAULTS:
             if name in only:
-                yield self._row(name, fault)
+                yield self._row(name, seed)
 
-    def compare(self, name: str, fault: Fault | None) -> Comparison:
-        """Dump a run with a fault (None: without) and compare it with the healthy one."""
-        broken = self._dump(name.replace(",", "").replace(" ", "-"), fault)
+    def compare(self, name: str, fault: Fault) -> Comparison:
+        """Dump a run with a fault and compare it with the healthy one."""
+        return self._compared(self._dump(_folder_name(name), fault))
+
+    def _compared(self, broken: Path) -> Comparison:
         found = compare_dumps(self.healthy, broken, repeat=self.repeat, oracle=self.base.oracle)
         self._done(broken)
         return found
+
+    def _acting(self, name: str, seed: int) -> tuple[Fault, Path, list[str]]:
+        """Draw a fault until it changes a bit of its site; give its dump and the draws without.
+
+        A limit that no value reaches, or a sink beside a far larger logit, is no error to be found.
+        """
+        idle: list[str] = []
+        for attempt in range(ATTEMPTS):
+            fault = draw(self.base, seed, name, attempt)
+            broken = self._dump(_folder_name(name), fault)
+            if _differ(DumpReader(self.healthy), DumpReader(broken), fault.site):
+                break
+            idle.append(f"{fault.site} {'/'.join(fault.phases)}")
+            if attempt < ATTEMPTS - 1:
+                shutil.rmtree(broken)
+        return fault, broken, idle
 
     def accused_without_fault(self, number: int) -> int:
         """Run without a fault on other tokens, twice, and count what is accused."""
@@ -130,8 +155,9 @@ class Suite:
         if not self.keep:
             shutil.rmtree(folder)
 
-    def _row(self, name: str, fault: Fault) -> Row:
-        verdict = self.compare(name, fault).verdict
+    def _row(self, name: str, seed: int) -> Row:
+        fault, broken, idle = self._acting(name, seed)
+        verdict = self._compared(broken).verdict
         first, causes = verdict.first, [cause.name for cause in verdict.looks_like]
         measure = None if first is None else first.fresh or first.measure
         return Row(
@@ -144,6 +170,7 @@ class Suite:
             phase_named=first.phase if first else "",
             cause_named=causes[0] if causes else NO_SIGNATURE,
             also_named=tuple(causes[1:]),
+            idle_draws=tuple(idle),
             error=measure.value if measure else 0.0,
         )
 
@@ -163,3 +190,16 @@ class Suite:
             facts,
         )
         return folder
+
+
+def _folder_name(fault: str) -> str:
+    return fault.replace(",", "").replace(" ", "-")
+
+
+def _differ(a: DumpReader, b: DumpReader, site: str) -> bool:
+    """Say whether any bit of a site's tensors differs, without the comparison under test."""
+    steps = [step for step, name in a.keys if name == site]
+    return any(
+        a.record(step, site).statistics.digest != b.record(step, site).statistics.digest
+        for step in steps
+    )

@@ -18,7 +18,8 @@ of the model, in the reader of the paged cache, or, for faults without a signatu
 between two sites - and the broken run is dumped and compared with a healthy one. The tool must name
 the site and phase of every fault first, and nothing in runs without a fault. This page and
 `docs/evidence/sabotage.json` are written by `./inv sabotage`; layers, phases and magnitudes are
-drawn from the seed.
+drawn from the seed. A fault that changes no bit of its site where it was drawn first - a limit that no
+value reaches, a sink beside far larger logits - is drawn again, and the table says so.
 """
 
 
@@ -52,7 +53,7 @@ def totals(outcome: Outcome) -> dict[str, int]:
 
 def _plain(row: Row) -> dict[str, Any]:
     plain = asdict(row) | {"site_right": row.site_right, "cause_right": row.cause_right}
-    plain["also_named"] = list(row.also_named)
+    plain |= {"also_named": list(row.also_named), "idle_draws": list(row.idle_draws)}
     plain["error"] = float(f"{row.error:.4g}") if math.isfinite(row.error) else "not a number"
     return plain
 
@@ -65,11 +66,19 @@ def write_evidence(evidence: dict[str, Any], json_path: Path, page: Path) -> Non
     page.write_text(as_page(evidence), encoding="utf-8")
 
 
+def summary(evidence: dict[str, Any]) -> str:
+    """Give the totals in one line."""
+    counts, accused = evidence["totals"], evidence["fault_free_runs_accused"]
+    return (
+        f"Sites and phases right: {counts['sites_right']} of {counts['faults']}. "
+        f"Causes right: {counts['known_causes_right']} of {counts['with_signature']} with a "
+        f"signature, {counts['causes_right']} of all. Tensors accused in {len(accused)} runs "
+        f"without a fault: {sum(accused)}."
+    )
+
+
 def as_page(evidence: dict[str, Any]) -> str:
     """Give the page with the table."""
-    counts = evidence["totals"]
-    accused = sum(evidence["fault_free_runs_accused"])
-    runs = len(evidence["fault_free_runs_accused"])
     lines = [
         _INTRODUCTION,
         (
@@ -78,12 +87,7 @@ def as_page(evidence: dict[str, Any]) -> str:
             f"seed {evidence['seed']}."
         ),
         "",
-        (
-            f"Sites and phases right: {counts['sites_right']} of {counts['faults']}. "
-            f"Causes right: {counts['known_causes_right']} of {counts['with_signature']} with a "
-            f"signature, {counts['causes_right']} of all. Accused in {runs} runs without a fault: "
-            f"{accused}."
-        ),
+        summary(evidence),
         "",
         "| fault | injected at | phase | named | cause named | right |",
         "|---|---|---|---|---|---|",
@@ -98,8 +102,8 @@ def _line(row: dict[str, Any]) -> str:
     causes = row["cause_named"]
     if row["also_named"]:
         causes += f" (also {', '.join(row['also_named'])})"
-    right = "yes" if row["site_right"] and row["cause_right"] else "NO"
-    return (
-        f"| {row['fault']}: {row['detail']} | {row['site']} | {row['phase']} | {named} "
-        f"| {causes} | {right} |"
-    )
+    where = f"{row['fault']}: {row['detail']}"
+    if row["idle_draws"]:
+        where += f" (drawn first without effect: {', '.join(row['idle_draws'])})"
+    right = ("yes" if row["cause_right"] else "site only") if row["site_right"] else "NO"
+    return f"| {where} | {row['site']} | {row['phase']} | {named} | {causes} | {right} |"
