@@ -52,8 +52,15 @@ def requantise_to_gemm_blocks(weight: torch.Tensor) -> torch.Tensor:
 
 
 def quantise_expert(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cast (N, K) to packed FP4 uint8 (N, K/2) with ue8m0 bytes (N, K/32)."""
-    return quantise_groups(weight, EXPERT_RULE)
+    """Cast (N, K) to packed FP4 uint8 (N, K/2) with ue8m0 bytes (N, K/32).
+
+    A group of zeros gets scale byte 0, which readers know as "nothing here"; the rule's own clamp
+    would give 2^-126, which they refuse as implausible.
+    """
+    packed, scales = quantise_groups(weight, EXPERT_RULE)
+    magnitudes = packed.unflatten(-1, (-1, EXPERT_RULE.group // 2)) & 0x77
+    empty = (magnitudes == 0).all(dim=-1)
+    return packed, scales.masked_fill(empty, 0)
 
 
 def dequantise_expert(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

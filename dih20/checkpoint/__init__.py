@@ -1,0 +1,1 @@
+"""`inv checkpoint`: look into a checkpoint in the released format."""
