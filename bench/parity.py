@@ -1,4 +1,4 @@
-"""What dumping and comparing cost on a CPU: python bench/parity.py [--size-mb 500] [--quick].
+"""What dumping and comparing cost on a CPU: python bench/parity.py [--quick].
 
 Writes bench/results/cpu/parity.json: comparing two dumps (memory, time, against reading both at
 300 MB/s) and how much a statistics-only capture slows the reference.
@@ -53,11 +53,12 @@ begun = time.monotonic()
 from pathlib import Path
 from dih20.parity.compare import compare_dumps
 import dih20.parity.diagnosis
-started = time.monotonic()
+started, cpu = time.monotonic(), time.process_time()
 comparison = compare_dumps(Path(sys.argv[1]), Path(sys.argv[2]), full=sys.argv[3] == "full")
 print(json.dumps({
     "import_seconds": started - begun,
     "seconds": time.monotonic() - started,
+    "cpu_seconds": time.process_time() - cpu,
     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     "first": comparison.verdict.first.site if comparison.verdict.first else None,
 }))
@@ -108,6 +109,7 @@ def measure_compare(size_mb: int, *, full: bool, wrong_from: float = 0.5) -> dic
         "mb_each": round(size / 2),
         "read": "every tensor" if full else "statistics and bracket",
         "seconds": round(found["seconds"], 2),
+        "cpu_seconds": round(found["cpu_seconds"], 2),
         "import_seconds": round(found["import_seconds"], 2),
         "allowed_seconds": round(size / READ_MB_PER_S, 2),
         "peak_mb": round(found["peak_mb"]),
@@ -166,13 +168,19 @@ def measure_capture(length: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mb", type=int, default=500)
+    parser.add_argument("--large-mb", type=int, default=6000, help="a third pair; 0: none")
     parser.add_argument("--quick", action="store_true", help="small sizes; writes nothing")
     options = parser.parse_args()
     torch.set_num_threads(1)
     size = 50 if options.quick else options.size_mb
+    if options.quick:
+        options.large_mb = 0
+    compared = [measure_compare(size, full=full) for full in (False, True)]
+    if options.large_mb:
+        compared.append(measure_compare(options.large_mb, full=False))
     results = {
         "machine": f"{platform.machine()}, torch {torch.__version__}, one thread",
-        "compare": [measure_compare(size, full=full) for full in (False, True)],
+        "compare": compared,
         "statistics_only_capture": measure_capture(200 if options.quick else 1000, 5),
     }
     print(json.dumps(results, indent=1))

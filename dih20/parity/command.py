@@ -200,9 +200,7 @@ def _replay(ui: Console, inputs: str, outputs: str, options: Options) -> dict[st
     oracle = load_oracle(Path(options.checkpoint), options.mode)
     given, made = DumpReader(Path(inputs)), DumpReader(Path(outputs))
     with ui.step("replay", f"{inputs} in mode {options.mode}"):
-        limits = Limits(
-            same_arithmetic=(made.facts.engine, made.facts.mode) == ("reference", options.mode)
-        )
+        limits = Limits.of_replay(made.facts, options.mode)
         replayed = replay(given, made, oracle, limits)
     rows = replay_rows(replayed, made, options.site)
     ui.table(("site", "step", "measure", "limit", "exceeds", "remark"), rows)

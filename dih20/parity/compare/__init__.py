@@ -51,7 +51,8 @@ def compare_dumps(
     findings = Walk(dump_a, dump_b, limits, floors or {}, full=full).findings()
     replayed = oracle is not None and any(finding.diverges for finding in findings)
     if oracle is not None and replayed:
-        findings = origins_by_replay(findings, replay(dump_b, dump_b, oracle, limits))
+        own = Limits.of_replay(dump_b.facts, oracle.mode)
+        findings = origins_by_replay(findings, replay(dump_b, dump_b, oracle, own))
     else:
         findings = origins_by_inputs(findings, dump_a.config)
     covered = coverage(dump_a, dump_b)

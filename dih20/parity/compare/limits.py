@@ -30,6 +30,14 @@ class Limits:
     def between(cls, a: RunFacts, b: RunFacts) -> Limits:
         return cls(same_arithmetic=a.arithmetic == b.arithmetic)
 
+    @classmethod
+    def of_replay(cls, run: RunFacts, mode: str) -> Limits:
+        """Give the limits between a run and the reference in a mode, here and now."""
+        import torch
+
+        here = ("reference", mode, "cpu", torch.__version__)
+        return cls(same_arithmetic=run.arithmetic == here)
+
     def of(self, kind: SiteKind, floor: float | None) -> float:
         """Give the limit of a kind's measure, given the noise floor at this site."""
         known = table()

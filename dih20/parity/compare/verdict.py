@@ -26,7 +26,8 @@ def verdict_of(
         worst = max(differing, key=lambda finding: finding.measure.value)
         drift = (
             f"; {len(differing)} tensors drift apart (most: {worst.site}, step {worst.step}, "
-            f"{worst.measure.value:.1e}), each computed as the reference does from its inputs"
+            f"{worst.measure.value:.1e}{_logits(differing)}), each computed as the reference does "
+            "from its inputs"
         )
     data = f"{coverage.data_class} data"
     if coverage.missing:
@@ -34,6 +35,11 @@ def verdict_of(
         return Verdict(outcome="incomplete", line=line + ", ".join(coverage.missing) + drift)
     line = f"parity OK ({data}): {len(findings)} tensors, {len(coverage.covered)} kinds and cases"
     return Verdict(outcome="ok", line=line + drift)
+
+
+def _logits(differing: list[Finding]) -> str:
+    apart = [finding.measure.value for finding in differing if finding.site == "logits"]
+    return f"; logits {max(apart):.1e}" if apart else ""
 
 
 def _accusation(finding: Finding, causes: tuple[Cause, ...]) -> str:
