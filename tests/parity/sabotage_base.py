@@ -12,9 +12,9 @@ from dih20.parity.sabotage.base import Base
 from tests.v41.tiny import CONFIG, compressed_ids, random_weights
 from v41.checkpoint import CheckpointReader, load_weights, write_checkpoint
 
-# Random gates are small: a limit of 1 clamps some of them. An Engram row of 128 has four scales.
+# An Engram row of 128 has four scales.
 SABOTAGED_CONFIG = dataclasses.replace(
-    CONFIG, swiglu_limit=1.0, engram_head_dim=128, hc_sinkhorn_iters=3, num_hidden_layers=6,
+    CONFIG, engram_head_dim=128, hc_sinkhorn_iters=3, num_hidden_layers=6,
     compress_ratios=(0, 2, 2, 1, 1, 1), kv_source_layer_ids=(1, 3), index_source_layer_ids=(1, 3, 5),
     candidate_source_layer_id=3,
 )  # fmt: skip

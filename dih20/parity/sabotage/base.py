@@ -51,10 +51,14 @@ class Base:
         )
 
 
-def with_gate_limit(oracle: Oracle, limit: float) -> Oracle:
-    """Give the oracle of the same weights under a tighter SwiGLU limit.
+GATE_LIMIT = 1.0
+
+
+def with_tight_gate(base: Base) -> Base:
+    """Give the same base under a SwiGLU limit that gates reach.
 
     A small model's gates stay far from the release's limit of 10, and a clamp that never acts
-    cannot be clamped wrongly; both runs of a comparison get the tighter one.
+    cannot be clamped wrongly; faults of the gate compare two runs under this limit.
     """
-    return replace(oracle, config=replace(oracle.config, swiglu_limit=limit))
+    config = replace(base.oracle.config, swiglu_limit=GATE_LIMIT)
+    return replace(base, oracle=replace(base.oracle, config=config))

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from dih20.parity.checkpoints import load_oracle
-from dih20.parity.sabotage.base import Base, with_gate_limit
+from dih20.parity.sabotage.base import Base
 from v41.canary import FOLDER
 from v41.canary.facts import fact_context
 from v41.canary.tokenizer import Tokenizer
@@ -15,13 +15,12 @@ from v41.canary.tokenizer import Tokenizer
 # Beyond the canary's 512 candidate positions, and over several blocks of the paged cache.
 PROMPT_TOKENS = 640
 DECODED = 2
-GATE_LIMIT = 1.0
 
 
 def canary_base(checkpoint: str = "") -> Base:
     """Give the base of the committed canary, or of a checkpoint with its tokenizer."""
     folder = Path(checkpoint) if checkpoint else FOLDER
-    oracle = with_gate_limit(load_oracle(folder, "trained"), GATE_LIMIT)
+    oracle = load_oracle(folder, "trained")
     ids = Tokenizer.load(folder / "tokenizer.json").encode(fact_context(seed=1).text)
     return Base(
         oracle=oracle,

@@ -60,6 +60,8 @@ FAULTS: dict[str, Injector] = {
     "NaN": tensors.NOT_A_NUMBER,
 }
 
+NEED_TIGHT_GATE = frozenset(name for name in FAULTS if "gate clamped" in name)
+
 
 def draw(base: Base, seed: int, name: str, attempt: int = 0) -> Fault:
     """Give one fault for a base; the same seed gives the same layer, phases and magnitude."""

@@ -14,8 +14,8 @@ from dih20.parity.compare import compare_dumps
 from dih20.parity.diagnosis import NO_SIGNATURE
 from dih20.parity.dump import DumpReader
 from dih20.parity.model import Comparison, Phase
-from dih20.parity.sabotage.base import Base
-from dih20.parity.sabotage.catalogue import FAULTS, draw
+from dih20.parity.sabotage.base import Base, with_tight_gate
+from dih20.parity.sabotage.catalogue import FAULTS, NEED_TIGHT_GATE, draw
 from dih20.parity.sabotage.fault import Fault
 
 MIN_CAUSES_RIGHT = 20  # of the faults that have a signature
@@ -89,7 +89,8 @@ class Outcome:
 class Suite:
     """Healthy dumps of a base, and the faults that are compared with them.
 
-    keep: leave the dumps of broken runs in the folder, each under its fault's name.
+    keep: leave the dumps of broken runs in the folder, each under its fault's name; those of the
+        gate, with healthy ones of their own, under "tight-gate".
 
     Example:
         suite = Suite(base, folder)
@@ -100,6 +101,7 @@ class Suite:
         self.base, self.folder, self.keep = base, folder, keep
         self.healthy = self._dump("healthy", None)
         self.repeat = self._dump("repeat", None)
+        self._tight: Suite | None = None
 
     def run(self, seed: int, only: Collection[str] = FAULTS) -> Outcome:
         """Inject the named faults one after another."""
@@ -114,7 +116,16 @@ class Suite:
         """Give the rows as they are found."""
         for name in FAULTS:
             if name in only:
-                yield self._row(name, seed)
+                yield self._of(name)._row(name, seed)
+
+    def _of(self, name: str) -> Suite:
+        """Give the suite whose base lets a fault act."""
+        if name not in NEED_TIGHT_GATE:
+            return self
+        if self._tight is None:
+            folder = self.folder / "tight-gate"
+            self._tight = Suite(with_tight_gate(self.base), folder, keep=self.keep)
+        return self._tight
 
     def compare(self, name: str, fault: Fault) -> Comparison:
         """Dump a run with a fault and compare it with the healthy one."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dih20.parity.sabotage.base import Base
+from dih20.parity.sabotage.base import GATE_LIMIT, Base
 from dih20.parity.sabotage.suite import Outcome, Row
 
 _INTRODUCTION = """# Sabotage suite: does the parity tool name what was broken?
@@ -31,7 +31,7 @@ def as_evidence(outcome: Outcome, base: Base, *, seed: int) -> dict[str, Any]:
         "mode": base.oracle.mode,
         "weights": base.oracle.weights_hash,
         "layers": [kind.name for kind in config.layers],
-        "swiglu_limit": config.swiglu_limit,
+        "gate_limit_of_gate_faults": GATE_LIMIT,
         "rows_per_step": list(base.rows),
         "seed": seed,
         "fault_free_runs_accused": list(outcome.accused_without_fault),
@@ -83,8 +83,9 @@ def as_page(evidence: dict[str, Any]) -> str:
         _INTRODUCTION,
         (
             f"Data: {evidence['data_class']}, mode {evidence['mode']}, steps of "
-            f"{evidence['rows_per_step']} tokens, SwiGLU limit {evidence['swiglu_limit']}, "
-            f"seed {evidence['seed']}."
+            f"{evidence['rows_per_step']} tokens, "
+            f"seed {evidence['seed']}; faults of the gate under a SwiGLU limit of "
+            f"{evidence['gate_limit_of_gate_faults']}, which small models reach."
         ),
         "",
         summary(evidence),
