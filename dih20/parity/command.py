@@ -139,13 +139,13 @@ def _compared(ui: Console, a: str, b: str, options: Options) -> tuple[Any, dict[
 
 def _compare(ui: Console, a: str, b: str, options: Options) -> dict[str, Any]:
     comparison, paths, _ = _compared(ui, a, b, options)
-    _say(ui, comparison, paths)
+    _say(ui, comparison, paths, judged=bool(options.checkpoint))
     verdict = comparison.verdict
     if verdict.outcome == "diverged":
         raise ParityDiverged(
             found=verdict.line,
             expected=f"what {a} has there, from the same inputs",
-            remedy=f"run python {paths['repro']}/repro.py"
+            remedy=f"run `python {paths['repro']}/repro.py`, where torch and safetensors are"
             if "repro" in paths
             else f"see {paths['findings']}; dump full tensors for a repro folder",
         )
@@ -158,7 +158,7 @@ def _compare(ui: Console, a: str, b: str, options: Options) -> dict[str, Any]:
     return {"verdict": verdict.line, "files": paths}
 
 
-def _say(ui: Console, comparison: Any, paths: dict[str, str]) -> None:
+def _say(ui: Console, comparison: Any, paths: dict[str, str], *, judged: bool) -> None:
     from dih20.parity.table import rows_around_first
 
     rows = rows_around_first(comparison)
@@ -179,7 +179,7 @@ def _say(ui: Console, comparison: Any, paths: dict[str, str]) -> None:
     for cause in comparison.verdict.looks_like:
         ui.line(f"looks like {cause.title} ({cause.confidence:.0%}): {cause.because}")
     if comparison.verdict.outcome == "diverged" and not comparison.verdict.looks_like:
-        ui.line("no known signature")
+        ui.line("no known signature" + ("" if judged else "; causes are tested with --checkpoint"))
     for name, path in paths.items():
         ui.line(f"{name}: {path}")
 
@@ -187,8 +187,8 @@ def _say(ui: Console, comparison: Any, paths: dict[str, str]) -> None:
 def _replay(ui: Console, inputs: str, outputs: str, options: Options) -> dict[str, Any]:
     from dih20.parity.checkpoints import load_oracle
     from dih20.parity.compare.limits import Limits
+    from dih20.parity.compare.replay import replay
     from dih20.parity.dump import DumpReader
-    from dih20.parity.replay import replay
     from dih20.parity.table import replay_rows
 
     if not options.checkpoint:

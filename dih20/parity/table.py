@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dih20.parity.compare.replay import Replayed
 from dih20.parity.dump import DumpReader
 from dih20.parity.model import Comparison, Finding
-from dih20.parity.replay import Replayed
 
 _BEFORE, _AFTER = 2, 8
 

@@ -13,13 +13,13 @@ from dih20.parity.compare.floor import Floors, floor_of_repeat, floor_of_rerun
 from dih20.parity.compare.limits import Limits
 from dih20.parity.compare.origin import origins_by_inputs
 from dih20.parity.compare.preconditions import check_comparable
+from dih20.parity.compare.replay import check_oracle, origins_by_replay, replay
 from dih20.parity.compare.verdict import first_fresh, verdict_of
 from dih20.parity.compare.walk import Walk
 from dih20.parity.dump import DumpReader
 from dih20.parity.evidence import Evidence
 from dih20.parity.model import Cause, Comparison, Finding
 from dih20.parity.oracle import Oracle
-from dih20.parity.replay import check_oracle, origins_by_replay, replay
 
 
 def compare_dumps(
