@@ -96,8 +96,9 @@ def _depth_section(comparison: Comparison, phase: str) -> list[str]:
             continue
         floors = _worst(findings, leaves, "floor")
         if floors:
-            lines.append(Line(name="noise floor", points=floors, dashed=True))
-        lines.append(Line(name="limit", points=_worst(findings, leaves, "limit"), dashed=True))
+            lines.append(Line(name="noise floor", points=floors, dashed=True, colour="#000"))
+        limits = _worst(findings, leaves, "limit")
+        lines.append(Line(name="limit", points=limits, dashed=True, colour="#999"))
         parts.append(depth_plot(title, lines, mark=mark))
     return parts
 

@@ -14,11 +14,12 @@ ZERO = 1e-16  # what a difference of exactly 0 is drawn at
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One series: (x, value) points; `dashed` for what is not a measurement of B."""
+    """One series: (x, value) points; `dashed` and a colour of its own for what is not measured on B."""
 
     name: str
     points: Sequence[tuple[float, float]]
     dashed: bool = False
+    colour: str = ""
 
 
 def depth_plot(title: str, lines: Sequence[Line], *, mark: tuple[float, str] | None = None) -> str:
@@ -46,7 +47,7 @@ def depth_plot(title: str, lines: Sequence[Line], *, mark: tuple[float, str] | N
         parts.append(_text(at_x(tick) - 4, _HEIGHT - 18, str(tick)))
     parts.append(_text((_WIDTH - 150) / 2, _HEIGHT - 3, "layer"))
     for number, line in enumerate(lines):
-        colour = "#000" if line.dashed else _COLOURS[number % len(_COLOURS)]
+        colour = line.colour or _COLOURS[number % len(_COLOURS)]
         path = " ".join(f"{at_x(x):.1f},{at_y(v):.1f}" for x, v in sorted(line.points))
         dash = ' stroke-dasharray="5 4"' if line.dashed else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"{dash}/>')
