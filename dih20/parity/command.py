@@ -48,7 +48,7 @@ def run_verb(ui: Console, verb: str, a: str, b: str, options: Options) -> dict[s
         raise UsageError(
             found=f"no verb {verb!r}",
             expected=f"one of {', '.join(verbs)}",
-            remedy="run `./inv parity --help`",
+            remedy="run `./inv --help parity`",
         )
     groups.ensure(ui, "torch")
     return verbs[verb](ui, a, b, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from dih20.parity.model import Site, SiteKind
@@ -49,6 +50,7 @@ _FFN: tuple[_Leaf, ...] = (
     ("next_pre", "dense", None),
     ("streams", "dense", None),
 )
+STORED_PARTS = frozenset({"codes", "scales"})
 # Made of every earlier step's tensor too: what a cache or a pending group keeps.
 KEPT_OVER_STEPS = frozenset({"window_kv", "compressed_kv", "index_key", "latent"})
 
@@ -93,10 +95,20 @@ def _by_name(config: ModelConfig) -> dict[str, Site]:
 
 
 def site_of(name: str, config: ModelConfig) -> Site:
-    """Give the site with a name; a name the model does not have is compared as dense, last."""
+    """Give the site with a name.
+
+    What an engine stores of a quantised site may be dumped as it is, under the site's name with
+    ".codes" and ".scales": these are compared byte by byte, in the site's place. Any other name that
+    the model does not have is compared as dense, last.
+    """
     known = _by_name(config)
     if name in known:
         return known[name]
+    base, _, suffix = name.rpartition(".")
+    if base in known and suffix in STORED_PARTS:
+        return replace(
+            known[base], name=name, leaf=name.rsplit(".", 2)[1], kind="integer", rule=None
+        )
     return Site(name=name, layer=None, part="", leaf=name, kind="dense", order=len(known))
 
 
@@ -108,6 +120,9 @@ def is_site(name: str, config: ModelConfig) -> bool:
 def inputs_of(name: str, config: ModelConfig) -> tuple[str, ...]:
     """Give the sites from which the model computes a site; () for what comes from the tokens."""
     site = site_of(name, config)
+    base, _, suffix = name.rpartition(".")
+    if suffix in STORED_PARTS and is_site(base, config):
+        return inputs_of(base, config)
     if name == "logits":
         return ("final_norm",)
     if name == "final_norm":

@@ -163,3 +163,30 @@ def test_sites_of_one_dump_only_are_listed(runs: Runs, tmp_path: Path) -> None:
     comparison = compare_dumps(runs.trusted, tmp_path / "part")
     assert "layers.7.ffn.output" in comparison.coverage.not_compared
     assert comparison.verdict.outcome == "ok"  # layer 5 is of the same kind and was compared
+
+
+def test_stored_codes_and_scales_are_compared_apart_and_in_their_sites_place(
+    tmp_path: Path,
+) -> None:
+    """An engine's cache bytes: the values agree, one scale byte does not."""
+    torch.manual_seed(0)
+    codes = torch.randint(0, 120, (1, 3, 128), dtype=torch.uint8)
+    scales = torch.randint(120, 126, (1, 3, 4), dtype=torch.uint8)
+    wrong = scales.clone()
+    wrong[0, 2, 1] += 1
+    for name, stored in (("a", scales), ("b", wrong)):
+        with DumpWriter(tmp_path / name, facts()) as dump:
+            dump.begin_step("prefill", [[5, 6, 7]], range(3))
+            dump.add("layers.0.attn.context", torch.ones(1, 3, 4, 128))
+            dump.add("layers.0.attn.window_kv.codes", codes)
+            dump.add("layers.0.attn.window_kv.scales", stored)
+    comparison = compare_dumps(tmp_path / "a", tmp_path / "b")
+    assert [f.site.rsplit(".", 1)[-1] for f in comparison.findings] == [
+        "codes",
+        "scales",
+        "context",
+    ]
+    first = accused(comparison)
+    assert (first.site, first.layer) == ("layers.0.attn.window_kv.scales", 0)
+    assert first.measure.coordinate == (0, 2, 1)
+    assert first.measure.value == pytest.approx(1 / 12)
