@@ -157,6 +157,11 @@ def test_the_task_refuses_unknown_names_and_partial_evidence(
         command.run_sabotage(ui, checkpoint="", seed=1, only=only, keep="", write=write)
 
 
+def test_evidence_of_a_checkpoint_that_changed_meanwhile_is_refused(suite: Suite) -> None:
+    with pytest.raises(TestsFailed, match="changed while the suite ran"):
+        command._check_unchanged(suite.base)  # its hash is a name, not that of its files
+
+
 def test_the_committed_evidence_is_whole_and_right_and_shown_in_docs() -> None:
     evidence = json.loads(command.EVIDENCE.read_text(encoding="utf-8"))
     assert [fault["fault"] for fault in evidence["faults"]] == list(FAULTS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dih20 import groups
 from dih20.console import Console
 from dih20.errors import TestsFailed, UsageError
 from dih20.paths import REPOSITORY
+
+if TYPE_CHECKING:
+    from dih20.parity.sabotage.base import Base
 
 EVIDENCE = REPOSITORY / "docs" / "evidence" / "sabotage.json"
 PAGE = REPOSITORY / "docs" / "sabotage.md"
@@ -63,8 +66,21 @@ def run_sabotage(
             "FOLDER/healthy FOLDER/NAME`",
         )
     if write:
+        _check_unchanged(base)
         write_evidence(evidence, EVIDENCE, PAGE)
     return evidence
+
+
+def _check_unchanged(base: Base) -> None:
+    from dih20.parity.checkpoints import weights_hash
+
+    now = weights_hash(base.checkpoint)
+    if now != base.oracle.weights_hash:
+        raise TestsFailed(
+            found=f"the checkpoint changed while the suite ran: {now[:12]}",
+            expected=f"{base.oracle.weights_hash[:12]}, which the first dump was made of",
+            remedy="leave the checkpoint alone and run `./inv sabotage --write` again",
+        )
 
 
 def _folder(keep: str) -> AbstractContextManager[str]:
