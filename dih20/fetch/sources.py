@@ -17,7 +17,9 @@ from dih20.lock.source_pins import source_folder
 from dih20.lock.tree_version import check_submodules
 from dih20.paths import shown
 
-_NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", "*.pyc", ".pytest_cache", ".venv")
+_NOT_COPIED = shutil.ignore_patterns(
+    ".git", "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".venv"
+)
 
 
 def unpack_source(name: str, lock: Lock, into: Path) -> Path:

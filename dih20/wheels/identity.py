@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_LEFT_OUT = {"__pycache__", ".git", "build", "dist"}
+# Linters and tests leave these beside the sources; a clean clone has none, and the wheel is the same.
+_TOOL_CACHES = (".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis")
+_LEFT_OUT = {"__pycache__", ".git", "build", "dist", *_TOOL_CACHES}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,13 @@ def tree(tmp_path: Path) -> Path:
 def test_times_caches_and_build_output_do_not_count(tree: Path) -> None:
     before = tree_digest(tree)
     os.utime(tree / "setup.py", (1, 1))
-    for extra in ("__pycache__/x.pyc", ".git/HEAD", "build/a.o", "x.egg-info/PKG-INFO"):
+    for extra in (
+        "__pycache__/x.pyc",
+        ".git/HEAD",
+        "build/a.o",
+        "x.egg-info/PKG-INFO",
+        "src/.mypy_cache/y.json",
+    ):
         (tree / extra).parent.mkdir(parents=True, exist_ok=True)
         (tree / extra).write_text("noise")
     assert tree_digest(tree) == before
