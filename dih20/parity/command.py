@@ -102,7 +102,7 @@ def _data_class(options: Options, checkpoint: Path) -> Any:
         return options.data_class
     if options.data_class:
         raise UsageError(
-            found=f"--data-class {options.data_class}",
+            found=f"--data {options.data_class}",
             expected="synthetic, canary or real",
             remedy="correct it",
         )

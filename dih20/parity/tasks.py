@@ -21,7 +21,7 @@ from dih20.cli import Run, task
         "length": "dump: that many random tokens, if neither text nor file is given",
         "seed": "dump: of the random tokens",
         "decode": "dump: how many of the tokens are decoded one by one",
-        "data_class": "dump: synthetic, canary or real",
+        "data": "dump: class of the data: synthetic, canary or real",
         "statistics_only": "dump: no tensors, only what estimates their differences",
         "full": "compare: read every tensor that differs",
         "as_values": "compare: allow different dtypes",
@@ -44,7 +44,7 @@ def parity(
     length: int = 700,
     seed: int = 0,
     decode: int = 4,
-    data_class: str = "",
+    data: str = "",
     statistics_only: bool = False,
     full: bool = False,
     as_values: bool = False,
@@ -54,7 +54,9 @@ def parity(
 ) -> dict[str, Any]:
     """Name the first wrong tensor: dump, compare, replay, report, layout."""
     options = {
-        key: value for key, value in locals().items() if key not in ("run", "verb", "a", "b")
+        "data_class" if key == "data" else key: value
+        for key, value in locals().items()
+        if key not in ("run", "verb", "a", "b")
     }
     from dih20.parity.command import Options, run_verb
 

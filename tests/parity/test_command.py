@@ -144,7 +144,7 @@ def test_a_short_prompt_ends_in_another_exit_code_than_ok(folder: Path) -> None:
         ("dump", "none", "x", {}, DumpUnusable, r"none.*config.json does not exist"),
         ("dump", "good", "x", {"mode": "fast"}, DumpUnusable, "numeric mode 'fast'"),
         ("dump", "good", "x", {"decode": 99}, UsageError, "99 decode steps over 43 tokens"),
-        ("dump", "good", "x", {"data_class": "fake"}, UsageError, "--data-class fake"),
+        ("dump", "good", "x", {"data_class": "fake"}, UsageError, "--data fake"),
         ("dump", "good", "x", {"tokens": "none.json"}, UsageError, "none.json"),
         ("dump", "good", "a", {}, DumpUnusable, "already holds a dump"),
         ("compare", "a", "none", {}, DumpUnusable, "no such folder"),
