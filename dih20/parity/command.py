@@ -10,7 +10,7 @@ from typing import Any
 from dih20 import groups
 from dih20.console import Console
 from dih20.errors import ParityDiverged, ParityIncomplete, UsageError
-from dih20.paths import build_dir
+from dih20.parity.planning import outcome_folder, plan_verb
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,10 @@ class Options:
     head_dim: int = 512
 
 
-def run_verb(ui: Console, verb: str, a: str, b: str, options: Options) -> dict[str, Any]:
-    """Do one verb; torch is installed first if it is missing."""
+def run_verb(
+    ui: Console, verb: str, a: str, b: str, options: Options, *, only_plan: bool = False
+) -> dict[str, Any]:
+    """Do one verb; torch is installed first if it is missing. only_plan: say what it would write."""
     verbs: dict[str, Callable[[Console, str, str, Options], dict[str, Any]]] = {
         "dump": _dump,
         "compare": _compare,
@@ -50,6 +52,10 @@ def run_verb(ui: Console, verb: str, a: str, b: str, options: Options) -> dict[s
             expected=f"one of {', '.join(verbs)}",
             remedy="run `./inv --help parity`",
         )
+    if only_plan:
+        plan = plan_verb(verb, a, b, options.out)
+        ui.plan(plan)
+        return plan.as_dict()
     groups.ensure(ui, "torch")
     return verbs[verb](ui, a, b, options)
 
@@ -132,7 +138,7 @@ def _compared(ui: Console, a: str, b: str, options: Options) -> tuple[Any, dict[
             as_values=options.as_values,
         )
         step.note = f"{len(comparison.findings)} tensors"
-    folder = Path(options.out) if options.out else build_dir() / "parity" / Path(b).name
+    folder = outcome_folder(b, options.out)
     paths = write_outcome(folder, comparison, Path(a), Path(b), oracle)
     return comparison, paths, folder
 

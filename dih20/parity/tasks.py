@@ -8,6 +8,7 @@ from dih20.cli import Run, task
 
 
 @task(
+    changes=True,
     help={
         "verb": "dump CHECKPOINT FOLDER | compare A B | replay INPUTS OUTPUTS | report A B | layout STORE LOAD",
         "a": "the first thing of the verb",
@@ -28,7 +29,7 @@ from dih20.cli import Run, task
         "site": "replay: show this site",
         "bytes_per_token": "layout: size of a record",
         "head_dim": "layout: channels of a record",
-    }
+    },
 )
 def parity(
     run: Run,
@@ -60,7 +61,7 @@ def parity(
     }
     from dih20.parity.command import Options, run_verb
 
-    return run_verb(run.ui, verb, a, b, Options(**options))
+    return run_verb(run.ui, verb, a, b, Options(**options), only_plan=run.plan)
 
 
 @task(

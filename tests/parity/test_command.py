@@ -181,3 +181,13 @@ def test_a_tokenizer_is_needed_for_engram_and_a_prompt_is_encoded_by_it(
     options = dataclasses.replace(QUIET, prompt="w3xw3Xw4x", decode=1)
     result = run_verb(Console(), "dump", str(folder / "good"), str(tmp_path / "p"), options)
     assert result["steps"] == 2
+
+
+def test_a_plan_says_what_would_be_written_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = dataclasses.replace(QUIET, out=str(tmp_path / "out"))
+    plan = run_verb(Console(), "report", "a", "b", options, only_plan=True)
+    assert [action["verb"] for action in plan["actions"]] == ["read", "read", "write"]
+    assert "report.html" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
