@@ -77,6 +77,7 @@ def write_circuit(config: ModelConfig, weights: Weights, generator: torch.Genera
     weights["layers.2.attn.attn_sink"].fill_(_MIXING_SINK)
     value = weights["layers.1.engram.wkv.weight"][-config.hidden_size :]
     value[: FREE.start] = 0.0
+    value *= 3.0
 
 
 def _streams(config: ModelConfig, w: Weights, noise: Noise) -> None:

@@ -159,7 +159,7 @@ def train(config: ModelConfig, *, steps: int, rows: int, peak: float, save: Path
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train the canary.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--threads", type=int, default=2)
