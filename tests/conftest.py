@@ -69,7 +69,9 @@ def standin_image(engine: Any) -> str:
     from dih20.lock import Lock
 
     ui, lock = Console(as_json=True), Lock.load()
-    fetch_files(ui, lock.base_debs("stand-in"), load_mirrors(), what="packages of the stand-in base")
+    fetch_files(
+        ui, lock.base_debs("stand-in"), load_mirrors(), what="packages of the stand-in base"
+    )
     return standin.load(ui, engine, lock)
 
 
