@@ -42,7 +42,7 @@ def install(folder: Path, lock: Path, stamp: str) -> None:
             venv.create(folder, with_pip=True, symlinks=True)
         except (subprocess.CalledProcessError, SystemExit):  # Debian's venv exits by itself
             shutil.rmtree(folder, ignore_errors=True)
-            version = "%d.%d" % sys.version_info[:2]
+            version = ".".join(map(str, sys.version_info[:2]))
             sys.exit(
                 f"inv: python {version} at {sys.executable} cannot put pip into a virtual environment; "
                 f"install python{version}-venv (Debian, Ubuntu) or a complete python, then run ./inv again"
