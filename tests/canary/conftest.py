@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from v41.canary.answering import Canary
 from v41.canary.facts import FactContext, fact_context
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+@contextmanager
+def _one_thread() -> Iterator[None]:
     """Two threads wait for each other longer than they work when other tests run beside."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -22,7 +23,14 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def canary() -> Canary:
-    return Canary.load("trained")
+    with _one_thread():
+        return Canary.load("trained")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with _one_thread():
+        yield
 
 
 @pytest.fixture(scope="session")
