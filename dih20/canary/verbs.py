@@ -133,9 +133,12 @@ def _load(ui: Console, mode: str, folder: str) -> Canary:
             found=f"no mode {mode!r}", expected=f"one of {', '.join(MODES)}", remedy="correct it"
         )
     ensure(ui, "torch")
+    import torch
+
     from v41.canary.answering import Canary
     from v41.errors import CheckpointError
 
+    torch.set_num_threads(1)  # products are small: more threads wait longer than they work
     try:
         with ui.step("load", folder or "the committed canary"):
             return Canary.load(cast("Mode", mode), Path(folder) if folder else _committed())
