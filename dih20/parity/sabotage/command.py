@@ -28,6 +28,9 @@ def run_sabotage(
     write: update docs/; only for the whole suite.
     """
     groups.ensure(ui, "torch")
+    import torch
+
+    torch.set_num_threads(1)  # many small tensors: threads cost more than they bring
     from dih20.parity.sabotage.canary import canary_base
     from dih20.parity.sabotage.catalogue import FAULTS
     from dih20.parity.sabotage.suite import Outcome, Suite
