@@ -48,18 +48,21 @@ CONFIG = ModelConfig(
 )  # fmt: skip
 
 _COMPARE = """
-import json, resource, sys, time
+import json, sys, time
 begun = time.monotonic()
 from pathlib import Path
 from dih20.parity.compare import compare_dumps
 import dih20.parity.diagnosis
 started, cpu = time.monotonic(), time.process_time()
 comparison = compare_dumps(Path(sys.argv[1]), Path(sys.argv[2]), full=sys.argv[3] == "full")
+# not ru_maxrss: a child inherits its parent's across fork and exec
+status = open("/proc/self/status").read()
+peak_kb = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 print(json.dumps({
     "import_seconds": started - begun,
     "seconds": time.monotonic() - started,
     "cpu_seconds": time.process_time() - cpu,
-    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "peak_mb": peak_kb / 1024,
     "first": comparison.verdict.first.site if comparison.verdict.first else None,
 }))
 """

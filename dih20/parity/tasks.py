@@ -65,13 +65,14 @@ def parity(
 
 
 @task(
+    changes=True,
     help={
         "checkpoint": "another checkpoint in place of the canary",
         "seed": "of the layers, phases and magnitudes of the faults",
         "only": "part of a fault's name; all faults without it",
         "keep": "a new folder for the dumps, which are removed otherwise",
         "write": "write docs/evidence/sabotage.json and docs/sabotage.md",
-    }
+    },
 )
 def sabotage(
     run: Run,
@@ -82,6 +83,8 @@ def sabotage(
     write: bool = False,
 ) -> dict[str, Any]:
     """Inject known faults one by one and see whether `inv parity` names each."""
-    from dih20.parity.sabotage.command import run_sabotage
+    from dih20.parity.sabotage.command import plan_sabotage, run_sabotage
 
+    if run.plan:
+        return plan_sabotage(run.ui, only=only, keep=keep, write=write)
     return run_sabotage(run.ui, checkpoint=checkpoint, seed=seed, only=only, keep=keep, write=write)

@@ -10,13 +10,29 @@ from typing import TYPE_CHECKING, Any
 from dih20 import groups
 from dih20.console import Console
 from dih20.errors import TestsFailed, UsageError
-from dih20.paths import REPOSITORY
+from dih20.paths import REPOSITORY, shown
+from dih20.plan import Action, Plan
 
 if TYPE_CHECKING:
     from dih20.parity.sabotage.base import Base
 
 EVIDENCE = REPOSITORY / "docs" / "evidence" / "sabotage.json"
 PAGE = REPOSITORY / "docs" / "sabotage.md"
+
+
+def plan_sabotage(ui: Console, *, only: str, keep: str, write: bool) -> dict[str, Any]:
+    """Print which faults would be injected and what would be written; change nothing."""
+    groups.ensure(ui, "torch")
+    from dih20.parity.sabotage.catalogue import FAULTS
+
+    actions = [Action(verb="inject", target=name) for name in FAULTS if only in name]
+    if keep:
+        actions.append(Action(verb="keep", target=f"the dumps in {keep}"))
+    if write:
+        actions += [Action(verb="write", target=shown(path)) for path in (EVIDENCE, PAGE)]
+    plan = Plan(title="break the reference in known ways", actions=tuple(actions))
+    ui.plan(plan)
+    return plan.as_dict()
 
 
 def run_sabotage(
