@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ from dih20.config import HostConfig, load_host, load_image
 from dih20.console import Console
 from dih20.deploy.gathering import find_image
 from dih20.deploy.start import deploy_to
-from dih20.hosts.ssh import SshRunner, connect
-from dih20.hosts.transfer import _upload
+from dih20.hosts.ssh import connect
+from dih20.hosts.transfer import upload
 from dih20.image import standin
 from dih20.image.archive import ImageLayers, chain_ids, image_layers, make_delta, write_archive
 from dih20.image.engine import connect as connect_engine
@@ -97,7 +98,7 @@ def _packed(client: docker.DockerClient, layers: ImageLayers, held: frozenset[st
 
 
 def measure_transfer(ui: Console, host: HostConfig) -> dict[str, Any]:
-    """Give MB/s of scp, of our pipelined writes, and of a whole put with the host's sha256."""
+    """Give MB/s of scp, of our stream, and of a whole put with the host's sha256."""
     local, remote = build_dir() / "bench" / "random.bin", f"{host.work_dir}/bench"
     local.write_bytes(os.urandom(FILE_MIB << 20))
     scp = [
@@ -115,21 +116,17 @@ def measure_transfer(ui: Console, host: HostConfig) -> dict[str, Any]:
     with connect(host) as runner:
         runner.run(["mkdir", "-p", remote])
         command = [*scp, f"{host.user}@{host.address}:{remote}/scp.bin"]
-        for _ in range(REPEATS):  # in turn, so that a busy moment of the machine meets all three
+        for i in range(REPEATS):  # in turn, so that a busy moment of the machine meets all three
             rates["scp"].append(_rate(lambda: subprocess.run(command, check=True)))
-            rates["ours"].append(_rate(lambda: _write(runner, local, f"{remote}/ours.bin")))
-            rates["ours_verified"].append(_rate(lambda: runner.put(local, f"{remote}/put.bin", ui)))
+            ours, put = f"{remote}/ours.bin", f"{remote}/put-{i}.bin"
+            rates["ours"].append(_rate(partial(upload, runner, local, ours, 0, lambda _: None)))
+            rates["ours_verified"].append(_rate(partial(runner.put, local, put, ui)))
+            runner.run(["rm", "--", put])  # a file that lies there already is not sent again
         runner.run(["rm", "-r", remote])
     local.unlink()
     medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
     ratio = round(medians["ours"] / medians["scp"], 2)
     return {"file_mib": FILE_MIB, "median_mb_per_s": medians, "ours_against_scp": ratio}
-
-
-def _write(runner: SshRunner, local: Path, remote: str) -> None:
-    sftp = runner.sftp()
-    _upload(sftp, local, remote, 0, lambda amount: None)
-    sftp.close()
 
 
 def _rate(work: Callable[[], object]) -> float:

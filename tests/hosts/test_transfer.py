@@ -48,12 +48,12 @@ def test_a_transfer_that_broke_off_is_taken_up_where_it_ended(
     partial = tmp_path / f"remote.bin.{transfer.sha256_of(local)[:16]}.part"
     partial.write_bytes(local.read_bytes()[: 2 << 20])
     sent: list[int] = []
-    copy = transfer._copy
+    upload = transfer.upload
 
-    def counted(source: Any, target: Any, advance: Any) -> None:
-        copy(source, target, lambda amount: sent.append(int(amount)))
+    def counted(*args: Any) -> None:
+        upload(*args[:-1], lambda amount: sent.append(int(amount)))
 
-    monkeypatch.setattr(transfer, "_copy", counted)
+    monkeypatch.setattr(transfer, "upload", counted)
     runner.put(local, str(remote), ui)
     assert remote.read_bytes() == local.read_bytes()
     assert sum(sent) == local.stat().st_size - (2 << 20)
@@ -85,6 +85,11 @@ def test_a_place_that_cannot_be_written_to_is_named(
         runner.put(local, str(tmp_path / "taken"), ui)
 
 
+def test_a_full_disk_is_said_in_the_hosts_own_words(runner: SshRunner, local: Path) -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        transfer.upload(runner, local, "/dev/full", 0, lambda amount: None)
+
+
 def test_a_file_comes_back_verified(
     runner: SshRunner, local: Path, tmp_path: Path, ui: Console
 ) -> None:
@@ -94,7 +99,7 @@ def test_a_file_comes_back_verified(
     assert [p.name for p in back.parent.iterdir()] == ["copy.bin"]
 
 
-def test_pipelined_writes_keep_up_with_scp(
+def test_a_stream_of_ours_keeps_up_with_scp(
     runner: SshRunner, sshd: PrivateSshd, tmp_path: Path, ui: Console
 ) -> None:
     """At least 60 % of scp on this loopback; the best of a few, for a machine that others use too."""
@@ -110,10 +115,9 @@ def test_pipelined_writes_keep_up_with_scp(
         started = time.monotonic()
         subprocess.run([*scp, f"{sshd.user}@127.0.0.1:{tmp_path}/scp.bin"], check=True)
         by_scp = time.monotonic() - started
-        sftp, started = runner.sftp(), time.monotonic()
-        transfer._upload(sftp, big, f"{tmp_path}/ours.bin", 0, lambda amount: None)
+        started = time.monotonic()
+        transfer.upload(runner, big, f"{tmp_path}/ours.bin", 0, lambda amount: None)
         ratios.append(by_scp / (time.monotonic() - started))
-        sftp.close()
         if ratios[-1] >= 0.6 and attempt > 0:
             break
     assert max(ratios) >= 0.6, f"rates against scp: {ratios}"
@@ -124,5 +128,5 @@ def test_a_file_that_is_there_already_is_not_sent_again(
 ) -> None:
     remote = tmp_path / "remote.bin"
     runner.put(local, str(remote), ui)
-    monkeypatch.setattr(transfer, "_upload", lambda *args: pytest.fail("sent again"))
+    monkeypatch.setattr(transfer, "upload", lambda *args: pytest.fail("sent again"))
     runner.put(local, str(remote), ui)
