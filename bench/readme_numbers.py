@@ -50,7 +50,7 @@ def table() -> str:
     ]
     lines = ["| what | median |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
     note = (
-        f"\nOn {deploy['machine']['cores']} cores of a shared machine under load (about 8), {deploy['date']}; files: "
+        f"\nOn {deploy['machine']['cores']} cores, {deploy['date']}; files: "
         "[deploy.json](bench/results/cpu/deploy.json), [wheels.json](bench/results/cpu/wheels.json). "
         "Operators on the H200: [h20_ops](h20_ops/README.md)."
     )

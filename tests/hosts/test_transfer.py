@@ -50,8 +50,8 @@ def test_a_transfer_that_broke_off_is_taken_up_where_it_ended(
     sent: list[int] = []
     upload = transfer.upload
 
-    def counted(*args: Any) -> None:
-        upload(*args[:-1], lambda amount: sent.append(int(amount)))
+    def counted(to: SshRunner, source: Path, name: str, offset: int, advance: Any) -> None:
+        upload(to, source, name, offset, lambda amount: sent.append(int(amount)))
 
     monkeypatch.setattr(transfer, "upload", counted)
     runner.put(local, str(remote), ui)
