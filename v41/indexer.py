@@ -50,7 +50,7 @@ def candidate_blocks(
     num_entries = scores.shape[-1]
     num_blocks = -(-num_entries // block_size)
     padding = num_blocks * block_size - num_entries
-    hidden = scores.masked_fill(~visible, -torch.inf).clamp_max(_LARGEST_BF16)
+    hidden = scores.masked_fill(~visible | scores.isnan(), -torch.inf).clamp_max(_LARGEST_BF16)
     padded = torch.nn.functional.pad(hidden, (0, padding), value=-torch.inf)
     best = padded.unflatten(-1, (num_blocks, block_size)).amax(dim=-1)
     num_visible = visible.sum(dim=-1)
@@ -61,7 +61,11 @@ def candidate_blocks(
 
 
 def select(scores: torch.Tensor, allowed: torch.Tensor, topk: int) -> torch.Tensor:
-    """Mask of the topk best allowed entries of each row, fewer where fewer are allowed."""
+    """Mask of the topk best allowed entries of each row, fewer where fewer are allowed.
+
+    NaN is never selected: a row of NaN selects nothing, as if no entry were allowed.
+    """
+    allowed = allowed & ~scores.isnan()
     hidden = scores.masked_fill(~allowed, -torch.inf)
     return _top_mask(hidden, min(topk, scores.shape[-1])) & allowed
 

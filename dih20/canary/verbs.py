@@ -24,6 +24,7 @@ def check(ui: Console, mode: str, folder: str, seed: int) -> dict[str, Any]:
     canary = _load(ui, mode, folder)
     from v41.canary.answering import answer_facts, answer_questions, wrong
     from v41.canary.facts import fact_context
+    from v41.degenerate import degenerate_log_probs
 
     with ui.step("ask", "fixed questions"):
         fixed = answer_questions(canary)
@@ -37,6 +38,12 @@ def check(ui: Console, mode: str, folder: str, seed: int) -> dict[str, Any]:
     ui.table(("question", "expected", "got", "log-prob", "right"), rows, title=f"mode {mode}")
     share = 1 - len(wrong(facts)) / len(facts)
     bad = wrong(fixed)
+    if reason := degenerate_log_probs([answer.log_prob for answer in fixed]):
+        raise TestsFailed(
+            found=f"degenerate answers: {reason}",
+            expected="log-probs that differ from question to question, at temperature 1",
+            remedy="look for NaN or constant logits: `./inv parity compare` with a healthy dump",
+        )
     if bad or share < FACTS_NEEDED:
         first = (bad or wrong(facts))[0]
         raise TestsFailed(

@@ -107,6 +107,34 @@ def test_ties_in_the_selection_go_to_the_lower_entry() -> None:
     assert chosen[0, 0].nonzero().flatten().tolist() == [1, 2]
 
 
+def test_nan_scores_are_never_selected_and_a_row_of_them_selects_nothing() -> None:
+    nan = float("nan")
+    scores = torch.tensor([[[nan, 2.0, nan, 1.0, 3.0], [nan] * 5]])
+    allowed = torch.tensor([[[True, True, True, True, False]] * 2])
+    chosen = indexer.select(scores, allowed, 3)
+    assert chosen[0, 0].tolist() == [False, True, False, True, False]
+    assert not chosen[0, 1].any()
+    kept = indexer.candidate_blocks(scores, allowed[0], block_size=1, topk_blocks=2)
+    assert kept[0, 0].tolist() == [False, True, False, True, False]
+
+
+def test_many_exact_ties_at_the_cut_give_the_same_choice_whatever_the_threads() -> None:
+    scores = torch.rand(1, 1, 4096, generator=torch.Generator().manual_seed(0))
+    scores[0, 0, torch.randperm(4096, generator=torch.Generator().manual_seed(1))[:300]] = 0.9
+    allowed = torch.ones(1, 1, 4096, dtype=torch.bool)
+    threads, choices = torch.get_num_threads(), []
+    for run in range(10):
+        torch.set_num_threads(1 + run % 2)
+        choices.append(indexer.select(scores, allowed, 512))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(choices[0], other) for other in choices[1:])
+    assert int(choices[0].sum()) == 512
+    tied = (scores[0, 0] == 0.9).nonzero().flatten()
+    taken = choices[0][0, 0, tied]
+    assert taken.any(), "the cut lies among the ties or below them"
+    assert taken.int().diff().le(0).all(), "of equal scores the lower entries are taken"
+
+
 def run_in_pieces(model: Reference, prompt: torch.Tensor, split: int) -> torch.Tensor:
     """Prefill `split` tokens, then decode the rest one by one."""
     cache = model.new_cache()
