@@ -24,7 +24,7 @@ FROM debian:trixie
 # a comment with RUN --mount=type=cache
 RUN apt-get update \\
     && apt-get install -y git
-RUN --mount=type=cache,target=/root/.cache/pip \\
+RUN --mount=type=cache,target=/var/cache/pip \\
     pip install x
 """
 
