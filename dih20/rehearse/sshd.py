@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from dih20.rehearse.processes import Server
 
@@ -95,11 +94,6 @@ class PrivateSshd:
         except OSError:
             return False
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
