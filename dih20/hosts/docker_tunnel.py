@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,20 +96,20 @@ class Tunnel:
     def _carry(self, connection: socket.socket) -> None:
         from dih20.hosts.ssh import command_line
 
-        try:
-            with connection, self._runner.session() as channel:
-                channel.exec_command(
-                    command_line(self._argv, docker_environment(self._runner.host))
-                )
-                outward = threading.Thread(target=_outward, args=(connection, channel), daemon=True)
-                complaints = threading.Thread(target=self._listen, args=(channel,), daemon=True)
-                outward.start()
-                complaints.start()
-                _inward(connection, channel)
-                complaints.join(2.0)
-        except (HostError, paramiko.SSHException, OSError) as fault:
-            # The client sees its connection end; what ended it is kept for the message.
-            self.last_words = getattr(fault, "found", str(fault))
+        # What went wrong is kept before the client sees its connection end: it reads the words then.
+        with connection:
+            try:
+                with self._runner.session() as channel:
+                    channel.exec_command(
+                        command_line(self._argv, docker_environment(self._runner.host))
+                    )
+                    _start(_outward, connection, channel)
+                    complaints = _start(self._listen, channel)
+                    _inward(connection, channel)
+                    complaints.join(2.0)
+                    connection.shutdown(socket.SHUT_RDWR)
+            except (HostError, paramiko.SSHException, OSError) as fault:
+                self.last_words = getattr(fault, "found", str(fault))
 
     def _listen(self, channel: paramiko.Channel) -> None:
         text = b""
@@ -117,6 +117,12 @@ class Tunnel:
             text = (text + piece)[-2000:]
         if text:
             self.last_words = text.decode(errors="replace").strip()
+
+
+def _start(work: Callable[..., None], *given: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=given, daemon=True)
+    thread.start()
+    return thread
 
 
 def _outward(connection: socket.socket, channel: paramiko.Channel) -> None:
@@ -131,4 +137,3 @@ def _outward(connection: socket.socket, channel: paramiko.Channel) -> None:
 def _inward(connection: socket.socket, channel: paramiko.Channel) -> None:
     while piece := channel.recv(_CHUNK_BYTES):
         connection.sendall(piece)
-    connection.shutdown(socket.SHUT_RDWR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_an_engine_that_is_not_there_is_said_in_dockers_own_words(
             host.docker()
     assert "none.sock" in failed.value.found
     assert "docker_socket" in failed.value.remedy
+
+
+def test_words_that_come_after_the_connection_ended_are_still_told(
+    sshd: PrivateSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dih20.hosts.docker_tunnel import Tunnel
+
+    listen = Tunnel._listen
+
+    def late(tunnel: Tunnel, channel: Any) -> None:
+        time.sleep(0.5)
+        listen(tunnel, channel)
+
+    monkeypatch.setattr(Tunnel, "_listen", late)
+    with connect(host_for(sshd, docker_socket=str(tmp_path / "none.sock"))) as host:
+        with pytest.raises(EngineError) as failed:
+            host.docker()
+    assert "none.sock" in failed.value.found
 
 
 def test_many_calls_take_one_session_of_the_connection(
