@@ -1,6 +1,6 @@
 """Optional package groups, installed into the running environment by the tasks that need them.
 
-`base` comes from the launcher. `dev` is for tests and linters, `torch` for reference numerics on
+`base` comes from the launcher. `dev` is for tests and linters, `serve` for the server, `torch` for reference numerics on
 this machine, `tilelang` for cross-compiling operators. Each is a hash-pinned lock in requirements/.
 torch has one version and several accepted files: CPU and CUDA builds differ, and each file's hash
 is listed. A CPU build that lies in pip's find-links (torch-local.lock) is taken first; when pip
@@ -21,7 +21,7 @@ from dih20.console import Console
 from dih20.errors import FetchError, UsageError
 from dih20.paths import REPOSITORY
 
-GROUPS = ("dev", "torch", "torch-cuda", "tilelang")
+GROUPS = ("dev", "serve", "torch", "torch-cuda", "tilelang")
 _WITHOUT_DEPENDENCIES = ("torch", "torch-cuda", "tilelang")  # their locks list everything they need
 
 

@@ -1,6 +1,6 @@
 """Write every lock of this folder again: python requirements/relock.py (needs `uv` on PATH).
 
-base.lock and dev.lock hold every platform. The locks of the heavy groups hold the files of Linux
+base.lock, serve.lock and dev.lock hold every platform. The locks of the heavy groups hold the files of Linux
 x86_64 for the Pythons below and are split by what needs them: torch.lock (torch and its pure
 dependencies), torch-cuda.lock (what a CUDA build of torch needs besides), tilelang.lock (the rest).
 Only names, versions and hashes are written. torch-local.lock is kept by hand; its hashes are added to
@@ -23,11 +23,13 @@ CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
 Locked = dict[tuple[str, str], set[str]]
 
 
-def write_universal(group: str) -> None:
-    """Write base.lock or dev.lock: one resolution for every platform."""
+def write_universal(group: str, after: tuple[str, ...] = ()) -> None:
+    """Write base.lock, serve.lock or dev.lock: one resolution for every platform."""
     command = ["uv", "pip", "compile", "-q", "--universal", "--python-version", PYTHONS[0]]
     command += ["--generate-hashes", "--no-emit-index-url", "--no-emit-find-links"]
     command += ["--no-annotate", "--no-header", f"{group}.in", "-o", f"{group}.lock"]
+    for other in after:
+        command += ["-c", f"{other}.lock"]
     subprocess.run(command, cwd=FOLDER, check=True)
 
 
@@ -77,8 +79,9 @@ def pinned(lock: Path) -> list[str]:
 
 
 def main() -> None:
-    for group in ("base", "dev"):
-        write_universal(group)
+    write_universal("base")
+    write_universal("serve", after=("base",))
+    write_universal("dev", after=("base", "serve"))
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch) / "constraints.txt"
         # one environment holds all groups, so a package has one version in all of them
