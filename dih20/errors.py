@@ -33,7 +33,11 @@
     ├── RehearsalFailed           62   a stage of the rehearsal did not do what it does on a real host
     ├── DumpUnusable              63   a dump of tensors cannot be read, or two cannot be compared
     ├── ParityDiverged            64   two runs differ; the first wrong tensor is named
-    └── ParityIncomplete          65   nothing differs, but not everything was compared
+    ├── ParityIncomplete          65   nothing differs, but not everything was compared
+    └── ServeError                66   the server cannot do its job
+        ├── EngineStartFailed     67   the engine died or went silent before it was ready
+        ├── RankLost              68   a rank of a running engine died or stopped stepping
+        └── GateFailed            69   the engine runs, and its answer to a known question is wrong
 
 A message has three parts: what was found, what was expected and from where, what to run next.
 Exit code 70 is kept for a fault of this program itself; 130 for an interrupt.
@@ -215,3 +219,19 @@ class ParityDiverged(ToolError):
 
 class ParityIncomplete(ToolError):
     exit_code = 65
+
+
+class ServeError(ToolError):
+    exit_code = 66
+
+
+class EngineStartFailed(ServeError):
+    exit_code = 67
+
+
+class RankLost(ServeError):
+    exit_code = 68
+
+
+class GateFailed(ServeError):
+    exit_code = 69

@@ -1,0 +1,1 @@
+"""Engines behind one small interface, each rank in a process of its own."""
