@@ -6,7 +6,7 @@ export DEBIAN_FRONTEND=noninteractive
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 # program:package
-needed="dockerd:docker.io sshd:openssh-server ssh-keygen:openssh-client debootstrap:debootstrap zstd:zstd ip:iproute2 git:git"
+needed="dockerd:docker.io sshd:openssh-server ssh-keygen:openssh-client debootstrap:debootstrap zstd:zstd ip:iproute2 git:git chromium:chromium"
 
 missing=()
 for pair in $needed; do
