@@ -18,6 +18,7 @@ from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
 from dih20.image.build_session import ended_by_signal, only_build
+from dih20.image.dependencies import check_dependencies
 from dih20.image.run_step import ROLE, StepRun, remove_leftovers, run_step, seal
 from dih20.image.staging import Stage, local_folder
 from dih20.image.step_plan import (
@@ -85,6 +86,7 @@ def build_image(
         remove_leftovers(client)
         current = base_image(ui, client, lock, base)
         _check_base(client, current, base)
+        _check_debs(ui, client, current, base, plan_steps(config, lock, client, chosen))
         done: list[StepPlan] = []
         for number, step in enumerate(chosen, 1):
             plan = plan_step(
@@ -151,6 +153,18 @@ def _check_base(client: docker.DockerClient, image: str, base: Base) -> None:
     refuse_stubs(config.get("Env") or [], f"the base {base.image or base.name}")
 
 
+def _check_debs(
+    ui: Console,
+    client: docker.DockerClient,
+    image: str,
+    base: Base,
+    plans: Sequence[StepPlan],
+) -> None:
+    """Judge the packages that are about to be installed as a whole, before the first step runs."""
+    if debs := [deb for plan in plans if not plan.hit for deb in plan.inputs.deb_files()]:
+        check_dependencies(ui, client, image, base, debs)
+
+
 def _run(
     ui: Console,
     client: docker.DockerClient,
@@ -180,6 +194,7 @@ def _run(
             folder=folder,
             env=plan.step.env,
             log=log,
+            debs=plan.inputs.debs,
         )
         return run_step(ui, client, run, labels)
 

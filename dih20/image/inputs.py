@@ -40,6 +40,15 @@ class StepInputs:
     files: tuple[Input, ...]
     parts: dict[str, str]
 
+    @property
+    def debs(self) -> tuple[LockedFile, ...]:
+        """Give the packages among them: what the step may install."""
+        return tuple(f.locked for f in self.files if f.locked and f.locked.kind == "deb")
+
+    def deb_files(self) -> list[tuple[LockedFile, Path]]:
+        """Give the packages with their verified files."""
+        return [(deb, cached(deb)) for deb in self.debs]
+
 
 def inputs_of(step: Step, lock: Lock, base: Base) -> StepInputs:
     """Give what a step sees and the hash of each part, without touching any locked file."""
@@ -50,6 +59,8 @@ def inputs_of(step: Step, lock: Lock, base: Base) -> StepInputs:
         members = files_of(group, lock, base)
         files += [Input(name=f"{group}/{m.filename}", sha256=m.sha256, locked=m) for m in members]
         parts[f"input {group}"] = _digest([f"{m.filename} {m.sha256}" for m in members])
+        if group == "debs":
+            files.append(_text("debs/SHA256SUMS", _sums(members)))
         if group in ("nccl", "requirements"):
             files.append(_text(f"{group}/requirements.txt", _requirements(group, members)))
     used = {path.name for path in step.uses}
@@ -87,6 +98,11 @@ def _requirements(group: str, files: Sequence[LockedFile]) -> str:
                 remedy="add it to requirements: without: in configs/images, then ./inv lock --only requirements",
             )
     return "".join(f"{file.name}=={file.version} --hash=sha256:{file.sha256}\n" for file in files)
+
+
+def _sums(files: Sequence[LockedFile]) -> str:
+    """Write what `sha256sum --check` reads: a step looks once more, where the packages are used."""
+    return "".join(f"{file.sha256}  {file.filename}\n" for file in files)
 
 
 def _text(name: str, text: str) -> Input:

@@ -12,9 +12,18 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
-from dih20.errors import EngineError, HeaderMismatch, ImageError, NcclMismatch
+from dih20.errors import (
+    EngineError,
+    HashMismatch,
+    HeaderMismatch,
+    ImageError,
+    NcclMismatch,
+    ToolError,
+)
 from dih20.image.inside import headers, nccl
 from dih20.image.output_lines import advice, error_lines, lines_of
+from dih20.image.package_changes import check_changes, packages_of
+from dih20.lock import LockedFile
 from dih20.paths import shown
 
 if TYPE_CHECKING:
@@ -25,7 +34,12 @@ COMMAND = ("/bin/sh", "-eu", "/mnt/step.sh")
 ROLE = "image-step"
 LIMIT_S = 3600.0  # a step that runs longer hangs: the longest, pip with gigabytes, takes minutes
 _NAME = "dih20-image-step-"
-_KINDS = {headers.MISMATCH: HeaderMismatch, nccl.MISMATCH: NcclMismatch}
+_DEB_MISMATCH = 8  # of install_debs in images/*/lib/dpkg.sh
+_KINDS: dict[int, type[ToolError]] = {
+    headers.MISMATCH: HeaderMismatch,
+    nccl.MISMATCH: NcclMismatch,
+    _DEB_MISMATCH: HashMismatch,
+}
 _KEPT_CONFIG = (
     "User",
     "WorkingDir",
@@ -39,7 +53,7 @@ _KEPT_CONFIG = (
 
 @dataclass(frozen=True, kw_only=True)
 class StepRun:
-    """One step as the engine is to run it. `folder` is what it sees as /mnt."""
+    """One step as the engine is to run it: `folder` is what it sees as /mnt, `debs` what it may install."""
 
     number: int
     count: int
@@ -48,6 +62,7 @@ class StepRun:
     folder: PurePath
     env: Mapping[str, str]
     log: Path
+    debs: tuple[LockedFile, ...] = ()
     limit_s: float = LIMIT_S
 
 
@@ -56,6 +71,8 @@ def run_step(
 ) -> str:
     """Give the id of the new image; raise ImageError with the step's own error lines."""
     with _container(client, run) as container, _engine_faults(run):
+        before = packages_of(container)
+        container.start()
         with _deadline(container, run.limit_s) as is_overdue:
             lines = list(_follow(ui, container, run.log))
             code = int(container.wait()["StatusCode"])
@@ -63,6 +80,7 @@ def run_step(
             raise _overdue(run, lines)
         if code != 0:
             raise _failure(run, code, lines)
+        check_changes(run.name, before, packages_of(container), run.debs)
         config = image_config(client, run.parent, env=run.env, labels=labels)
         return str(container.commit(conf=config, message=f"dih20 step {run.name}").id)
 
@@ -136,7 +154,6 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
             remedy="see the engine's log; an engine on another machine is reached with --host",
         ) from None
     try:
-        container.start()
         yield container
     finally:
         # Also on an interrupt: nothing of a broken-off build may stay.
@@ -201,13 +218,14 @@ def _overdue(run: StepRun, lines: list[str]) -> ImageError:
     )
 
 
-def _failure(run: StepRun, code: int, lines: list[str]) -> ImageError:
+def _failure(run: StepRun, code: int, lines: list[str]) -> ToolError:
     own = "\n".join(f"  {line}" for line in error_lines(lines)) or "  (it printed nothing)"
     kind = _KINDS.get(code, ImageError)
     known = advice(lines)
     expected = {
         HeaderMismatch: "every required header, of the toolkit's CUDA release",
         NcclMismatch: "one NCCL: the locked one in the header, the distribution and the process",
+        HashMismatch: "every package with the sha256 that the lock names; none was installed",
     }.get(kind, "exit code 0")
     killed = " (killed, most likely for memory)" if code == 137 else ""
     return kind(
