@@ -29,15 +29,21 @@ ALWAYS_ALLOWED = (
 
 
 class RecipeSource(Section):
-    """Where the tree comes from: an upstream of the lock, or a folder of this repository."""
+    """Where the tree comes from: an upstream of the lock, or a folder of this repository.
+
+    `beside` names further files and folders of this repository, put beside the folder's own files.
+    """
 
     lock: str | None = None
     path: str | None = None
+    beside: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _exactly_one(self) -> RecipeSource:
         if (self.lock is None) == (self.path is None):
             raise ValueError("a source is exactly one of lock or path")
+        if self.beside and self.path is None:
+            raise ValueError("beside goes with path: an upstream's tree is taken as it is")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from dih20.console import Console
 from dih20.errors import WheelError
 from dih20.lock import Lock
 from dih20.lock.tree_version import check_submodules
-from dih20.paths import REPOSITORY, shown
-from dih20.wheels.identity import tree_digest
+from dih20.paths import REPOSITORY, build_dir, shown
+from dih20.wheels.identity import digest_of, tree_digest
 from dih20.wheels.recipes import RecipeSource
 
 MARKER_LENGTH = 12
@@ -30,7 +31,7 @@ class Described:
 def describe(lock: Lock, source: RecipeSource) -> Described:
     """Say what a source is: the lock's hash, the patches on it; a folder by its content."""
     if source.path is not None:
-        return Described(source=tree_digest(folder_of(source)), patchset="none", marker="")
+        return Described(source=_path_digest(source), patchset="none", marker="")
     from dih20.patches.evaluate import fixed_hash
     from dih20.patches.prepare import patchset_identity
     from dih20.patches.series import load
@@ -54,7 +55,7 @@ def materialise(ui: Console, lock: Lock, source: RecipeSource) -> Path:
     if source.path is not None:
         tree = folder_of(source)
         check_submodules(tree)
-        return tree
+        return _staged(source, tree) if source.beside else tree
     from dih20.patches.prepare import prepare_tree
 
     assert source.lock is not None
@@ -72,6 +73,46 @@ def folder_of(source: RecipeSource) -> Path:
             remedy="take it back from git, or correct source.path in the recipe",
         )
     return folder
+
+
+def _path_digest(source: RecipeSource) -> str:
+    own = tree_digest(folder_of(source))
+    if not source.beside:
+        return own
+    others = {name: _digest_beside(_beside(name)) for name in source.beside}
+    return digest_of({"own": own, "beside": others})
+
+
+def _digest_beside(place: Path) -> str:
+    return tree_digest(place) if place.is_dir() else digest_of(place.read_text(encoding="utf-8"))
+
+
+def _beside(name: str) -> Path:
+    place = REPOSITORY / name
+    if place.exists():
+        return place
+    raise WheelError(
+        found=f"no {name} in this repository",
+        expected="a file or folder that the recipe names under source.beside",
+        remedy="take it back from git, or correct source.beside in the recipe",
+    )
+
+
+def _staged(source: RecipeSource, tree: Path) -> Path:
+    """Give a folder with the source's own files and what stands beside them, each at its path."""
+    assert source.path is not None
+    into = build_dir() / "wheel-sources" / source.path.replace("/", "-")
+    shutil.rmtree(into, ignore_errors=True)
+    without = shutil.ignore_patterns("__pycache__", ".*", "build", "dist", "*.egg-info")
+    shutil.copytree(tree, into, ignore=without)
+    for name in source.beside:
+        found, target = _beside(name), into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if found.is_dir():
+            shutil.copytree(found, target, ignore=without)
+        else:
+            shutil.copyfile(found, target)
+    return into
 
 
 def git_folder(lock: Lock, source: RecipeSource) -> Path:

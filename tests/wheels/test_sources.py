@@ -73,3 +73,47 @@ def test_the_marker_names_commit_changes_and_patchset(
     assert found.marker == marker
     assert found.source == COMMIT
     assert (found.patchset == "none") == (not patches)
+
+
+def test_what_stands_beside_a_folder_is_staged_and_part_of_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dih20.wheels.sources as sources
+
+    monkeypatch.setattr(sources, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("DI_BUILD", str(tmp_path / "build"))
+    for name, text in {
+        "recipes/x/pyproject.toml": "a",
+        "pkg/one.py": "1",
+        "pkg/sub/two.py": "2",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pkg/sub/__pycache__").mkdir()
+    source = RecipeSource(path="recipes/x", beside=("pkg/one.py", "pkg/sub"))
+    staged = materialise(Console(as_json=True), Lock.load(), source)
+    files = {p.relative_to(staged).as_posix() for p in staged.rglob("*") if p.is_file()}
+    assert files == {"pyproject.toml", "pkg/one.py", "pkg/sub/two.py"}
+    before = describe(Lock.load(), source).source
+    assert describe(Lock.load(), source).source == before
+    (tmp_path / "pkg/sub/two.py").write_text("3")
+    assert describe(Lock.load(), source).source != before
+    with pytest.raises(WheelError, match="no pkg/gone"):
+        describe(Lock.load(), RecipeSource(path="recipes/x", beside=("pkg/gone",)))
+
+
+def test_the_server_is_shipped_without_the_tool_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dih20.wheels.recipes import load_all
+
+    monkeypatch.setenv("DI_BUILD", str(tmp_path))
+    (recipe,) = [recipe for recipe in load_all() if recipe.name == "dih20_serve"]
+    assert recipe.source is not None
+    staged = materialise(Console(as_json=True), Lock.load(), recipe.source)
+    assert {path.name for path in (staged / "dih20").iterdir()} == {
+        "__init__.py",
+        "errors.py",
+        "serve",
+    }
+    assert not list(staged.rglob("*.pyc"))

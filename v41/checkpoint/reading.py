@@ -22,6 +22,10 @@ STORED_DTYPES: dict[Storage, tuple[str, ...]] = {
 }
 _PREFIX = "model."  # some copies of the release carry it on every name
 
+# torch before 2.7 has no name for this type. Only its bytes are read here, so that a name for bytes will do.
+if not hasattr(torch, "float8_e8m0fnu"):
+    torch.float8_e8m0fnu = torch.uint8
+
 
 class CheckpointReader:
     """A checkpoint folder; headers are read and checked at once, data only when asked for.
