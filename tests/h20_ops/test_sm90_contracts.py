@@ -27,9 +27,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     class Recorder:
         def __getattr__(self, name: str) -> Callable[..., Any]:
-            return lambda *args, **named: seen.append((name, args, named)) or name
+            def record(*args: Any, **named: Any) -> str:
+                seen.append((name, args, named))
+                return name
 
-    monkeypatch.setitem(sys.modules, "deep_gemm", Recorder())  # type: ignore[arg-type]
+            return record
+
+    monkeypatch.setitem(sys.modules, "deep_gemm", Recorder())
     monkeypatch.setattr(
         refusal, "deep_gemm_on", lambda call, tensor: sys.modules["deep_gemm"], raising=True
     )
@@ -288,8 +292,8 @@ def test_without_a_gpu_the_device_is_named_and_without_deep_gemm_the_wheel(
     on_gpu = SimpleNamespace(device=torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
     with pytest.raises(DeviceError, match=r"10\.0"):
-        refusal.deep_gemm_on("fp8_gemm_nt", on_gpu)  # type: ignore[arg-type]
+        refusal.deep_gemm_on("fp8_gemm_nt", on_gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setitem(sys.modules, "deep_gemm", None)
     with pytest.raises(DependencyError, match="build-vendor --only deep_gemm"):
-        refusal.deep_gemm_on("fp8_gemm_nt", on_gpu)  # type: ignore[arg-type]
+        refusal.deep_gemm_on("fp8_gemm_nt", on_gpu)
