@@ -8,6 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, Field, model_validator
 
 from dih20.config.reading import Section
+from dih20.errors import UsageError
 
 BaseName = Literal["vllm", "stand-in"]
 
@@ -97,6 +98,13 @@ class Wheels(Section):
     torch: tuple[Wanted, ...] = ()
 
 
+class Variant(Section):
+    """One more layer on the finished image, on one base; steps and scripts are in images/NAME."""
+
+    base: BaseName
+    apt: tuple[PackageName, ...]
+
+
 class ImageConfig(Section):
     """One image. configs/images/di-h20.yaml is the manual of these keys."""
 
@@ -105,7 +113,20 @@ class ImageConfig(Section):
     cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
     bases: Bases
     apt: tuple[PackageName, ...] = ()
+    variants: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Variant] = Field(
+        default_factory=dict
+    )
     wheels: Wheels
     sources: dict[str, Source]
     requirements: Requirements = Requirements()
     environment: dict[str, str] = Field(default_factory=dict)
+
+    def variant(self, name: str) -> ImageConfig:
+        """Give the configuration of a variant: its own name and base, else this one."""
+        if name not in self.variants:
+            raise UsageError(
+                found=f"image {self.name} has no variant {name}",
+                expected=f"one of: {', '.join(self.variants) or 'none'}",
+                remedy="correct the name, or add it under variants: in configs/images",
+            )
+        return self.model_copy(update={"name": name, "base": self.variants[name].base})

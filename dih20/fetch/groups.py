@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dih20.errors import UsageError
 from dih20.lock.files import LockedFile
 from dih20.lock.model import Lock
 
 ON_REQUEST = ("torch", "nccl-for-tests")  # large, and needed by few: fetched only when named
+# So are the packages of a variant: its group has the variant's name.
 
 
 def groups_of(lock: Lock, base_name: str) -> dict[str, Callable[[], list[LockedFile]]]:
@@ -31,7 +33,14 @@ def groups_of(lock: Lock, base_name: str) -> dict[str, Callable[[], list[LockedF
         # what a registry base brings itself
         groups["toolkit"] = lock.toolkit_wheels
         groups["torch"] = lambda: lock.torch_wheels(tag)
+    for name in variants_on(lock, base_name):
+        groups[name] = partial(lock.variant_debs, base_name, name)
     return groups
+
+
+def variants_on(lock: Lock, base_name: str) -> list[str]:
+    """Give the variants that the lock knows on a base."""
+    return [key.partition("+")[2] for key in lock.apt if key.startswith(f"{base_name}+")]
 
 
 def chosen_groups(lock: Lock, base_name: str, only: str) -> dict[str, list[LockedFile]]:
@@ -44,5 +53,6 @@ def chosen_groups(lock: Lock, base_name: str, only: str) -> dict[str, list[Locke
             expected=f"some of: {', '.join(sorted(groups))}",
             remedy="correct --only",
         )
-    chosen = names or [name for name in sorted(groups) if name not in ON_REQUEST]
+    on_request = (*ON_REQUEST, *variants_on(lock, base_name))
+    chosen = names or [name for name in sorted(groups) if name not in on_request]
     return {name: groups[name]() for name in chosen}

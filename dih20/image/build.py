@@ -161,7 +161,8 @@ def _check_debs(
     plans: Sequence[StepPlan],
 ) -> None:
     """Judge the packages that are about to be installed as a whole, before the first step runs."""
-    if debs := [deb for plan in plans if not plan.hit for deb in plan.inputs.deb_files()]:
+    if any(plan.inputs.debs for plan in plans if not plan.hit):
+        debs = [deb for plan in plans for deb in plan.inputs.deb_files()]
         check_dependencies(ui, client, image, base, debs)
 
 

@@ -15,40 +15,57 @@ if TYPE_CHECKING:
 
     from dih20.config import ImageConfig
     from dih20.image.staging import Stage
+    from dih20.image.steps import Step
     from dih20.lock import Lock
 
 
 def build_image(
-    ui: Console, *, base: str = "", image: str = "di-h20", host: str = "", plan_only: bool = False
+    ui: Console,
+    *,
+    base: str = "",
+    image: str = "di-h20",
+    variant: str = "",
+    host: str = "",
+    plan_only: bool = False,
 ) -> dict[str, Any]:
-    """Build the image on the configured or the named base, and give it as plain values."""
+    """Build the image on the configured or the named base, or a variant; give it as plain values."""
     from dih20.config import load_image
     from dih20.image import build, step_plan
+    from dih20.image.steps import load_steps, load_variant_steps
     from dih20.lock import Lock
 
     config = step_plan.chosen_base(load_image(image), base)
+    config = config.variant(variant) if variant else config
+    steps = load_variant_steps(variant) if variant else load_steps()
     lock = Lock.load()
     lock.base(config.base).require_digest()
     try:
-        return _with_engine(ui, config, lock, host=host, plan_only=plan_only)
+        return _with_engine(ui, config, lock, steps, host=host, plan_only=plan_only)
     except (EngineError, HostError):
         if plan_only:
-            ui.plan(build.make_plan(None, config, lock))
+            ui.plan(build.make_plan(None, config, lock, steps))
         raise
 
 
 def _with_engine(
-    ui: Console, config: ImageConfig, lock: Lock, *, host: str, plan_only: bool
+    ui: Console,
+    config: ImageConfig,
+    lock: Lock,
+    steps: tuple[Step, ...],
+    *,
+    host: str,
+    plan_only: bool,
 ) -> dict[str, Any]:
     from dih20.image import build
 
     with _engine(ui, host) as (client, stage):
         if plan_only:
-            plan = build.make_plan(client, config, lock)
+            plan = build.make_plan(client, config, lock, steps)
             ui.plan(plan)
             return plan.as_dict()
         labels = _patchset(lock)
-        return build.build_image(ui, client, config, lock, labels=labels, stage=stage).as_dict()
+        built = build.build_image(ui, client, config, lock, labels=labels, steps=steps, stage=stage)
+        return built.as_dict()
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def inputs_of(step: Step, lock: Lock, base: Base) -> StepInputs:
         members = files_of(group, lock, base)
         files += [Input(name=f"{group}/{m.filename}", sha256=m.sha256, locked=m) for m in members]
         parts[f"input {group}"] = _digest([f"{m.filename} {m.sha256}" for m in members])
-        if group == "debs":
-            files.append(_text("debs/SHA256SUMS", _sums(members)))
+        if group in ("debs", "serve-cpu"):
+            files.append(_text(f"{group}/SHA256SUMS", _sums(members)))
         if group in ("nccl", "requirements"):
             files.append(_text(f"{group}/requirements.txt", _requirements(group, members)))
     used = {path.name for path in step.uses}
@@ -86,6 +86,8 @@ def files_of(group: Group, lock: Lock, base: Base) -> list[LockedFile]:
             return [lock.nccl()]
         case "requirements":
             return lock.requirements(base.python_tag)
+        case "serve-cpu":
+            return lock.variant_debs(base.name, group)
 
 
 def _requirements(group: str, files: Sequence[LockedFile]) -> str:

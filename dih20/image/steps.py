@@ -13,7 +13,7 @@ from dih20.config.reading import Section, read_config
 from dih20.errors import ConfigError, ImageError
 from dih20.paths import REPOSITORY, shown
 
-Group = Literal["debs", "headers", "nccl", "requirements"]
+Group = Literal["debs", "headers", "nccl", "requirements", "serve-cpu"]
 _INSIDE = Path(__file__).resolve().parent / "inside"
 
 
@@ -48,6 +48,11 @@ class Step:
         return hashes | {path.name: file_hash(path) for path in self.uses}
 
 
+def load_variant_steps(name: str) -> tuple[Step, ...]:
+    """Give the steps of a variant: those of the image, then its own."""
+    return (*load_steps(), *load_steps(REPOSITORY / "images" / name))
+
+
 def load_steps(folder: Path | None = None) -> tuple[Step, ...]:
     """Give the steps of an image in order; a name without a script is an error, and so the reverse."""
     folder = folder or REPOSITORY / "images" / "di-h20"
@@ -73,7 +78,7 @@ def load_steps(folder: Path | None = None) -> tuple[Step, ...]:
 
 
 def _helper(folder: Path, name: str) -> Path:
-    for path in (folder / "lib" / name, _INSIDE / name):
+    for path in (folder / "lib" / name, REPOSITORY / "images/di-h20/lib" / name, _INSIDE / name):
         if path.is_file():
             return path
     raise ConfigError(

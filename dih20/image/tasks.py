@@ -12,6 +12,7 @@ from dih20.cli import Run, task
     help={
         "base": "vllm or stand-in; without it, what configs/images says",
         "image": "a file in configs/images",
+        "variant": "with the layer of this variant on top (variants: in configs/images)",
         "host": "build in the engine of this host (a file in configs/hosts)",
         "dockerfile": "build this Dockerfile of yours instead, with the engine's classic builder",
         "tag": "the tag of an image from --dockerfile",
@@ -21,6 +22,7 @@ def build_image(
     run: Run,
     base: str = "",
     image: str = "di-h20",
+    variant: str = "",
     host: str = "",
     dockerfile: str = "",
     tag: str = "di-h20-user:latest",
@@ -32,7 +34,9 @@ def build_image(
 
     if dockerfile:
         return command.build_from_dockerfile(run.ui, Path(dockerfile), tag=tag, plan_only=run.plan)
-    return command.build_image(run.ui, base=base, image=image, host=host, plan_only=run.plan)
+    return command.build_image(
+        run.ui, base=base, image=image, variant=variant, host=host, plan_only=run.plan
+    )
 
 
 @task(

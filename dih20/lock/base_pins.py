@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from dih20.config.image import ImageConfig, RegistryBase, StandInBase
@@ -105,6 +106,15 @@ def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:
         glibc=wanted.glibc,
         packages=tuple(packages),
     )
+
+
+def variant_closure(
+    base: Base, installed: Sequence[LockedFile], names: Sequence[str], roots: AptRoots
+) -> tuple[LockedFile, ...]:
+    """Give what apt would add for a variant's packages to a base on which these are installed."""
+    apt = roots.root(base.suite, base.architecture)
+    apt.set_installed(installed_status(apt, [*base.packages, *installed]))
+    return tuple(apt.closure(names))
 
 
 def apt_closure(base: Base, image: ImageConfig, roots: AptRoots) -> tuple[LockedFile, ...]:

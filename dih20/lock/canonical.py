@@ -147,7 +147,8 @@ def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
         **plain,
         "bases": bases,
         "apt": {
-            n: f if f == UNRESOLVED else [_deb(d, bases[n]["suite"]) for d in f]
+            # a key is a base, or BASE+VARIANT
+            n: f if f == UNRESOLVED else [_deb(d, bases[n.partition("+")[0]]["suite"]) for d in f]
             for n, f in apt.items()
         },
         "wheels": {key: _each(files, _wheel) for key, files in plain.get("wheels", {}).items()},

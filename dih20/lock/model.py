@@ -104,6 +104,11 @@ class Lock(Pinned):
             self.apt.get(base, UNRESOLVED), f"apt packages for base {base!r}", "apt"
         )
 
+    def variant_debs(self, base: str, variant: str) -> list[LockedFile]:
+        """Give the apt packages of a variant's layer: what the finished image on its base lacks."""
+        files = self.apt.get(f"{base}+{variant}", UNRESOLVED)
+        return self._resolved(files, f"apt packages of variant {variant!r}", "apt")
+
     def header_wheels(self) -> list[LockedFile]:
         """Give the wheels whose headers make the overlay."""
         return self._resolved(self.wheels.headers, "header wheels", "wheels")

@@ -10,7 +10,14 @@ from dih20.config.mirrors import Mirrors
 from dih20.console import Console, Step
 from dih20.errors import Unresolved
 from dih20.index.shelf import Indexes, open_indexes
-from dih20.lock.base_pins import AptRoots, apt_closure, ask_registry, registry_base, stand_in_base
+from dih20.lock.base_pins import (
+    AptRoots,
+    apt_closure,
+    ask_registry,
+    registry_base,
+    stand_in_base,
+    variant_closure,
+)
 from dih20.lock.files import UNRESOLVED, Base
 from dih20.lock.model import Lock, Wheels
 from dih20.lock.source_pins import pin_source, upstream_requirements
@@ -91,7 +98,19 @@ class Resolver:
                 continue
             with self.ui.step("resolve", f"apt packages on {name}") as step:
                 closures[name] = self._apt_on(base, step)
+            closures |= self._variants(base, closures[name])
         return {"apt": closures}
+
+    def _variants(self, base: Base, installed: Any) -> dict[str, Any]:
+        """Give the packages of each variant on a base; its closure needs to know what is installed."""
+        found: dict[str, Any] = {}
+        for name, variant in self.image.variants.items():
+            if variant.base == base.name and installed != UNRESOLVED:
+                with self.ui.step("resolve", f"apt packages of variant {name}") as step:
+                    files = variant_closure(base, installed, variant.apt, self.roots)
+                    found[f"{base.name}+{name}"] = files
+                    step.note = f"{len(files)} packages for {', '.join(variant.apt)}"
+        return found
 
     def _apt_on(self, base: Base, step: Step) -> Any:
         if not base.is_resolved:

@@ -46,7 +46,7 @@ def check_index_files(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple
             raise kind(
                 found="\n  ".join(f.found for f in faults),
                 expected=f"the files in di.lock.yaml, at {indexes.shown} (from {indexes.source})",
-                remedy="name an index that has them in configs/mirrors.yaml, or accept what is served: `./inv lock`",
+                remedy="name an index that has them in configs/mirrors.yaml, or accept what is served: `./inv lock --upgrade NAME,...`",
             )
         step.note = f"{indexes.shown}, from {indexes.source}"
 
@@ -94,8 +94,9 @@ def check_debs(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple[str, .
     with AptRoots(mirrors) as roots:
         for name, base in sorted(lock.bases.items()):
             debs = list(base.packages) if "base" in sections else []
-            closure = lock.apt.get(name, UNRESOLVED) if "apt" in sections else ()
-            debs += [] if closure == UNRESOLVED else closure
+            closures = lock.apt.items() if "apt" in sections else ()
+            for key, files in closures:  # of the base itself, and of each variant on it
+                debs += [] if files == UNRESOLVED or key.partition("+")[0] != name else files
             if not debs:
                 continue
             with ui.step("ask", f"the mirror of {base.suite} about {len(debs)} packages") as step:
@@ -106,7 +107,7 @@ def check_debs(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple[str, .
                         found=f"{len(moved)} packages of {base.suite} moved: "
                         + "; ".join(moved[:12]),
                         expected="the versions in di.lock.yaml; the mirror drops them when newer ones come",
-                        remedy=f"run `./inv lock --only base,apt --base {name}`, and look at what it changes",
+                        remedy=f"run `./inv lock --upgrade --only base,apt --base {name}`, and look at what it changes",
                     )
                 step.note = apt.shown
 

@@ -35,7 +35,9 @@ def _wanted(part: str, image: ImageConfig) -> Any:
     if section == "base":
         return _base(base, image)
     if section == "apt":
-        return [sorted(image.apt), _base(base, image)]
+        wanted = [sorted(image.apt), _base(base, image)]
+        on_it = {name: v.apt for name, v in sorted(image.variants.items()) if v.base == base}
+        return [*wanted, on_it] if on_it else wanted
     if section == "wheels":
         return [image.wheels.model_dump(mode="json"), _targets(image)]
     if section == "sources":

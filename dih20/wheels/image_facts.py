@@ -41,7 +41,8 @@ class ImageFacts:
 
     @property
     def has_torch(self) -> bool:
-        return self.torch != "none"
+        """Say whether there is a torch to build against: one without CUDA has not the headers for it."""
+        return self.torch != "none" and not self.torch.endswith("cuda none")
 
 
 def facts_of(client: docker.DockerClient, image: str) -> ImageFacts:
