@@ -21,10 +21,11 @@ FLIPS_NEEDED = 3
 
 def check(ui: Console, mode: str, folder: str, seed: int) -> dict[str, Any]:
     """Print every answer; fail on a wrong fixed answer, or on too many wrong facts."""
+    from dih20.serve.gate.degenerate import degenerate_log_probs
+
     canary = _load(ui, mode, folder)
     from v41.canary.answering import answer_facts, answer_questions, wrong
     from v41.canary.facts import fact_context
-    from v41.degenerate import degenerate_log_probs
 
     with ui.step("ask", "fixed questions"):
         fixed = answer_questions(canary)

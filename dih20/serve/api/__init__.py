@@ -1,0 +1,1 @@
+"""The HTTP side: OpenAI routes, health, metrics, the status page."""

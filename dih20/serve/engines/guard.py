@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-_SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
+SET_PDEATHSIG, SET_SUBREAPER = 1, 36
 _TAIL_LINES, _LINE_BYTES, _TELL_EVERY_S = 60, 4000, 0.2
 
 
@@ -133,13 +133,13 @@ def main():
     control = socket.socket(fileno=int(sys.argv[1]))
     name, command = sys.argv[2], sys.argv[4:]
     keep = int(command[-1])
-    prctl(_SET_SUBREAPER, 1)
+    prctl(SET_SUBREAPER, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the gateway decides when a rank ends
     me = os.getpid()
 
     def before():
-        prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:
             os._exit(1)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from v41.degenerate import degenerate_answer, degenerate_log_probs
+from dih20.serve.gate.degenerate import degenerate_answer, degenerate_log_probs
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""What state the server is in, truthfully."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from dih20.serve.service import Service
+
+
+def _json(status: int, values: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(values), status, media_type="application/json")
+
+
+def health_routes(service: Service) -> APIRouter:
+    """Give the routes; a 200 of readyz means: this instance has answered a known question."""
+    routes = APIRouter()
+    state = service.state
+
+    def about() -> dict[str, Any]:
+        return {
+            "instance": service.instance,
+            "phase": state.phase,
+            "elapsed_s": round(state.elapsed_s, 3),
+        }
+
+    @routes.get("/livez")
+    async def livez() -> Response:
+        return _json(200, about() | {"alive": True})
+
+    @routes.get("/startupz")
+    async def startupz() -> Response:
+        eta = state.eta_s
+        values = about() | {
+            "phase_elapsed_s": round(state.phase_elapsed_s, 3),
+            "eta_s": None if eta is None else round(eta, 1),
+            "fraction": state.fraction,
+            "line": state.line,
+            "reason": state.reason,
+            "silent_s": round(state.clock() - state.progressed, 1),
+            "ranks": [rank.describe() for rank in service.fleet.ranks],
+        }
+        return _json(200 if state.phase in ("ready", "draining") else 503, values)
+
+    @routes.get("/readyz")
+    @routes.get("/health")
+    async def readyz() -> Response:
+        ready = state.phase == "ready"
+        values = about() | {"ready": ready, "reason": state.reason, "gate": service.evidence()}
+        return _json(200 if ready else 503, values)
+
+    @routes.get("/progressz")
+    async def progressz() -> Response:
+        age = service.table.step_age_s
+        stalled = age is not None and age > service.settings.deadlines.stall_timeout_s
+        values = about() | {
+            "step_age_s": None if age is None else round(age, 3),
+            "pending": service.table.pending,
+            "stalled": stalled,
+        }
+        return _json(503 if stalled or state.phase == "failed" else 200, values)
+
+    @routes.get("/version")
+    async def version() -> Response:
+        return _json(200, about() | service.identity())
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return routes

@@ -1,0 +1,271 @@
+"""/v1/completions and /v1/chat/completions, as plain ASGI: one request from body to last byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from dih20.serve.api.answer import Answer
+from dih20.serve.api.auth import authorise
+from dih20.serve.api.errors import ApiError, invalid
+from dih20.serve.api.frames import Frames, whole
+from dih20.serve.api.params import Asked, parse
+from dih20.serve.api.protocol import TRANSPORT
+from dih20.serve.api.sinks import StreamSink, WholeSink
+from dih20.serve.requests import QueueFull, Ticket
+from dih20.serve.service import Service
+from dih20.serve.text.chat import TemplateRefused
+
+_LONG_TEXT = 4096  # characters; longer prompts are tokenised beside the event loop
+
+
+class Disconnected(Exception):
+    """The client went away."""
+
+
+class Route:
+    """One of the two routes."""
+
+    def __init__(self, service: Service, kind: str) -> None:
+        self._service, self._kind = service, kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics = self._service.metrics
+        try:
+            await self._serve(scope, receive, send)
+            metrics.responses.labels(self._kind, "200").inc()
+        except ApiError as fault:
+            metrics.refused += 1
+            metrics.responses.labels(self._kind, str(fault.status)).inc()
+            await send_error(send, fault)
+        except Disconnected:
+            metrics.cancelled += 1
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        began_ns = time.monotonic_ns()
+        authorise(service.tokens, scope["headers"])
+        asked = parse(await self._body(scope, receive), self._kind, service.settings.limits)
+        if asked.model != service.settings.served_name:
+            raise ApiError(
+                404,
+                f"the model {asked.model[:200]!r} does not exist; served is "
+                f"{service.settings.served_name!r}",
+                param="model",
+                code="model_not_found",
+            )
+        self._require_ready()
+        values = self._engine_values(asked, await self._prompt(asked))
+        answer = Answer(asked, service.codec, len(values["prompt"]))
+        service.metrics.prompt_tokens += len(values["prompt"])
+        respond = self._stream if asked.stream else self._whole
+        try:
+            await respond(asked, answer, values, scope, receive, send)
+        finally:
+            service.metrics.answer_tokens += answer.tokens
+        service.metrics.request_time.observe((time.monotonic_ns() - began_ns) / 1e9)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """Read the body, no further than the limit."""
+        limit = self._service.settings.limits.body_bytes
+        headers = dict(scope["headers"])
+        kind = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+        if kind != b"application/json":
+            raise ApiError(415, "the body must be application/json")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def _require_ready(self) -> None:
+        state = self._service.state
+        if state.phase != "ready":
+            wait = state.eta_s
+            raise ApiError(
+                503,
+                f"the server is {state.phase}" + (f": {state.reason}" if state.reason else ""),
+                code="not_ready",
+                headers={"retry-after": str(max(1, round(wait)) if wait else 5)},
+            )
+
+    async def _prompt(self, asked: Asked) -> list[int]:
+        codec = self._service.codec
+        if asked.chat:
+            if codec.chat is None:
+                raise invalid("this checkpoint has no chat template", code="no_chat_template")
+            try:
+                text, special = codec.chat.render(asked.messages), False
+            except TemplateRefused as fault:
+                raise invalid(f"the chat template refused: {fault}", "messages") from fault
+        elif isinstance(asked.prompt, list):
+            return asked.prompt
+        else:
+            text, special = asked.prompt, True
+        if len(text) > _LONG_TEXT:
+            return await asyncio.to_thread(codec.encode, text, special=special)
+        return codec.encode(text, special=special)
+
+    def _engine_values(self, asked: Asked, prompt: list[int]) -> dict[str, Any]:
+        """Give the fields of EngineRequest; refuses what does not fit the model."""
+        service, limits = self._service, self._service.settings.limits
+        where = "messages" if asked.chat else "prompt"
+        vocab = min(service.info["vocab_size"], len(service.codec.table))
+        if not prompt:
+            raise invalid(f"{where} has no tokens", where)
+        if any(not 0 <= token < vocab for token in prompt):
+            raise invalid(f"token ids go from 0 to {vocab - 1}", where, "out_of_range")
+        longest = min(service.info["max_model_len"], limits.max_model_len or 1 << 62)
+        room = longest - len(prompt)
+        if room < 1 or (asked.max_tokens or 1) > room:
+            wanted = f" and max_tokens {asked.max_tokens}" if asked.max_tokens else ""
+            raise invalid(
+                f"the model takes {longest} tokens; the {where} of {len(prompt)}{wanted} do not fit",
+                where,
+                "context_length_exceeded",
+            )
+        return {
+            "prompt": prompt,
+            "max_tokens": asked.max_tokens or min(limits.default_max_tokens, room),
+            "temperature": asked.temperature,
+            "top_p": asked.top_p,
+            "seed": asked.seed,
+            "logprobs": asked.logprobs,
+            "ignore_eos": asked.ignore_eos,
+        }
+
+    def _submit(self, values: dict[str, Any], sink: WholeSink | StreamSink) -> Ticket:
+        try:
+            return self._service.table.submit(values, sink)
+        except QueueFull:
+            raise ApiError(
+                429,
+                f"{self._service.table.max_queue} requests wait already",
+                code="queue_full",
+                headers={"retry-after": "1"},
+            ) from None
+
+    async def _whole(
+        self, asked: Asked, answer: Answer, values: dict[str, Any],
+        scope: Scope, receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        sink = WholeSink(answer, asked.logprobs is not None)
+        created = int(time.time())
+        began = time.monotonic_ns()
+        ticket = self._submit(values, sink)
+        try:
+            await _unless_gone(sink.over, receive)
+        finally:
+            self._service.table.cancel(ticket)
+        if sink.error:
+            self._service.metrics.failed += 1
+            raise ApiError(*sink.error, code="engine_error")
+        self._service.metrics.finished += 1
+        self._service.metrics.first_token.observe((sink.first_ns - began) / 1e9)
+        body = whole(
+            id=_new_id(asked.chat), created=created, model=asked.model, chat=asked.chat,
+            text=sink.text, log_probs=sink.log_probs, finish=answer.finish, usage=answer.usage(),
+        )  # fmt: skip
+        await send_json(send, 200, body)
+
+    async def _stream(
+        self, asked: Asked, answer: Answer, values: dict[str, Any],
+        scope: Scope, receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        metrics = self._service.metrics
+        frames = Frames(
+            id=_new_id(asked.chat), created=int(time.time()), model=asked.model, chat=asked.chat,
+            include_usage=asked.include_usage,
+        )  # fmt: skip
+        sink = StreamSink(
+            answer, frames, scope["extensions"][TRANSPORT], metrics,
+            with_log_probs=asked.logprobs is not None, plain=not asked.stop,
+            include_usage=asked.include_usage,
+            buffer_bytes=self._service.settings.limits.buffer_bytes,
+        )  # fmt: skip
+        began = time.monotonic_ns()
+        ticket = self._submit(values, sink)
+        try:
+            await _unless_gone(sink.first, receive)
+            if sink.error and not sink.first_ns:
+                metrics.failed += 1
+                raise ApiError(*sink.error, code="engine_error")
+            metrics.first_token.observe((sink.first_ns - began) / 1e9)
+            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            sink.open()
+            await _unless_gone(sink.over, receive)
+        finally:
+            self._service.table.cancel(ticket)
+        last = b""
+        if sink.error:
+            metrics.failed += 1
+            last = sink.error_event()
+        else:
+            metrics.finished += 1
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"transfer-encoding", b"chunked"),
+]
+
+
+async def _unless_gone(awaited: asyncio.Future[None], receive: Receive) -> None:
+    """Wait for the engine; raise Disconnected when the client goes first."""
+    if awaited.done():
+        return
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((awaited, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+    if not awaited.done():
+        raise Disconnected
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_json(
+    send: Send, status: int, body: bytes, headers: dict[str, str] | None = None
+) -> None:
+    lines = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    lines += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})
+
+
+def send_error(send: Send, fault: ApiError) -> Awaitable[None]:
+    return send_json(send, fault.status, fault.body(), fault.headers)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413, f"the body is larger than {limit} bytes", code="body_too_large",
+        headers={"connection": "close"},
+    )  # fmt: skip
+
+
+def _new_id(chat: bool) -> str:
+    return ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex

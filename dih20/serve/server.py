@@ -1,0 +1,79 @@
+"""HTTP first, then the engine: one process, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from dih20.errors import ServeError
+from dih20.serve.api.app import make_app
+from dih20.serve.api.protocol import StreamingProtocol
+from dih20.serve.service import Service
+from dih20.serve.settings import Settings
+from dih20.serve.state import write_json
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: the service drains first."""
+        yield
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Bind before anything is started, so that a taken port costs nothing."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+        bound.listen(2048)
+    except OSError as fault:
+        bound.close()
+        raise ServeError(
+            found=f"{settings.host}:{settings.port} cannot be listened on: {fault.strerror}",
+            expected="an address of this machine and a free port",
+            remedy="stop what holds the port (`ss -ltnp`), or choose another",
+        ) from fault
+    return bound
+
+
+async def serve(settings: Settings) -> ServeError | None:
+    """Serve until a signal or a fault; give the fault."""
+    bound = listen(settings)
+    service = Service(settings)
+    config = uvicorn.Config(
+        make_app(service),
+        http=StreamingProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,
+        backlog=2048,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop)
+    http = asyncio.create_task(server.serve(sockets=[bound]))
+    while not server.started and not http.done():
+        await asyncio.sleep(0.005)
+    host, port = bound.getsockname()[:2]
+    print(f"[serve] http://{host}:{port} instance {service.instance}", flush=True)
+    if settings.port_file:
+        about = {"host": host, "port": port, "pid": os.getpid(), "instance": service.instance}
+        write_json(settings.port_file, about)
+    try:
+        return await service.run()
+    finally:
+        server.should_exit = True
+        await http

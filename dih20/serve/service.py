@@ -1,0 +1,239 @@
+"""Start the engine, gate it, keep watch, drain, stop: the life of a server in order."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dih20 import __version__
+from dih20.errors import EngineStartFailed, GateFailed, RankLost, ServeError
+from dih20.serve.gate.asking import Verdict, ask_all
+from dih20.serve.gate.questions import canary_questions
+from dih20.serve.metrics import Metrics
+from dih20.serve.ranks import Fleet, Message, RankProcess
+from dih20.serve.requests import RequestTable
+from dih20.serve.settings import Settings, load_tokens
+from dih20.serve.state import STARTING, LastStart, State
+from dih20.serve.text.codec import Codec
+
+_ORDER = ("starting", "loading", "warming", "ready")
+_LOOK_EVERY_S = 0.25
+CANARY_FOLDER = Path(__file__).parents[2] / "v41" / "canary" / "data"
+
+
+class Service:
+    """What the API answers from, and what runs the engine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.instance = secrets.token_hex(8)
+        subject = {"engine": settings.engine, "model": str(settings.model), "ranks": settings.ranks}
+        self.state = State(LastStart(settings.state_dir, subject))
+        self.metrics, self.table = Metrics(), RequestTable(settings.limits.max_queue)
+        self.codec = Codec.load(settings.model or CANARY_FOLDER, canary=settings.model is None)
+        self.tokens = load_tokens(settings.tokens_file)
+        self.fleet = Fleet(settings, self._hear)
+        self.verdict: Verdict | None = None
+        self.info: dict[str, Any] = {}
+        self.last_error = ""
+        self._changed, self._stop = asyncio.Event(), asyncio.Event()
+        self._fault: ServeError | None = None
+        self.metrics.phase = lambda: self.state.phase
+        self.metrics.running = lambda: len(self.table.running)
+        self.metrics.waiting = lambda: len(self.table.waiting)
+        self.metrics.step_age = lambda: self.table.step_age_s or 0.0
+        self.metrics.gpu_memory = lambda: [
+            (rank.rank, *rank.memory) for rank in self.fleet.ranks if rank.memory
+        ]
+
+    def stop(self) -> None:
+        """Ask for an orderly end; may be called more than once."""
+        self._stop.set()
+        self._changed.set()
+
+    def evidence(self) -> dict[str, Any] | None:
+        """Give what the gate found; None while it has not."""
+        return None if self.verdict is None else asdict(self.verdict)
+
+    def identity(self) -> dict[str, Any]:
+        """Give what is served: image, patchset, wheels, engine, checkpoint."""
+        return {
+            "version": __version__,
+            "model": self.settings.served_name,
+            "engine": self.info or {"name": self.settings.engine},
+            "identities": self.settings.identities,
+        }
+
+    async def run(self) -> ServeError | None:
+        """Live until stopped or failed; give the fault, if that was the end."""
+        try:
+            await self._start()
+            if not self._stop.is_set():
+                await self._gate()
+            if not self._stop.is_set():
+                self.state.enter("ready")
+                self._say(f"ready after {self.state.elapsed_s:.1f} s")
+                await self._watch()
+            await self._drain()
+            return None
+        except ServeError as fault:
+            self.last_error = fault.found
+            self.state.fail(fault.found)
+            self._say(str(fault))
+            self.table.fail_all(f"the server stopped: {fault.found.splitlines()[0]}")
+            return fault
+        finally:
+            left = await self.fleet.stop(
+                0 if self._fault else self.settings.deadlines.close_timeout_s
+            )
+            if left:
+                self._say(f"processes that could not be ended: {left}")
+            if self.state.phase != "failed":
+                self.state.enter("stopped")
+
+    async def _start(self) -> None:
+        """Start the ranks and wait as long as they live and make progress."""
+        await self.fleet.start()
+        patience = self.settings.deadlines.no_progress_timeout_s
+        while any(rank.info is None for rank in self.fleet.ranks) and not self._stop.is_set():
+            await self._look()
+            silent = self.state.clock() - self.state.progressed
+            if silent > patience:
+                raise self._fail(EngineStartFailed(
+                    found=f"no progress of the engine for {silent:.0f} s; the last line was: "
+                    f"{self.state.line or '(none)'}",
+                    expected=f"a line or a phase within no_progress_timeout_s = {patience:g} s",
+                    remedy="look at the log; if the engine was at work, raise no_progress_timeout_s",
+                ))  # fmt: skip
+        if not self._stop.is_set():
+            self.info = dict(self.fleet.ranks[0].info or {})
+            self.table.open(self.fleet)
+
+    async def _gate(self) -> None:
+        self.state.enter("gating")
+        asking = asyncio.create_task(
+            ask_all(
+                self.table,
+                self.fleet.ranks,
+                self.codec,
+                canary_questions(),
+                first_ids=self.settings.gate.first_ids,
+                timeout_s=self.settings.deadlines.gate_timeout_s,
+            )
+        )
+        asking.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not asking.done() and not self._stop.is_set():
+                await self._look()
+        finally:
+            asking.cancel()
+        if self._stop.is_set():
+            return
+        self.verdict = asking.result()
+        if not self.verdict.passed:
+            raise self._fail(GateFailed(
+                found=f"the engine's answer is wrong: {self.verdict.reason}",
+                expected="the known answers of the gate",
+                remedy="do not serve this build; compare it with the reference by `./inv parity`",
+            ))  # fmt: skip
+
+    async def _watch(self) -> None:
+        """Keep an eye on a running engine."""
+        limit = self.settings.deadlines.stall_timeout_s
+        while not self._stop.is_set():
+            await self._look()
+            age = self.table.step_age_s
+            if age is not None and age > limit:
+                raise self._fail(RankLost(
+                    found=f"no engine step for {age:.0f} s while {self.table.pending} requests wait",
+                    expected=f"a step within stall_timeout_s = {limit:g} s",
+                    remedy="look at the log of the ranks",
+                ))  # fmt: skip
+
+    async def _drain(self) -> None:
+        """Let requests that run finish, for a while; the rest get a clear error."""
+        self.state.enter("draining")
+        self.fleet.drain()
+        until = self.state.clock() + self.settings.deadlines.drain_timeout_s
+        while self.table.pending and self.state.clock() < until:
+            await self._look()
+        self.table.fail_all("the server is shutting down")
+
+    async def _look(self) -> None:
+        """Wait until something happened, or a moment; raise what went wrong meanwhile."""
+        try:
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+        if self._fault:
+            raise self._fault
+
+    def _fail(self, fault: ServeError) -> ServeError:
+        self._fault = self._fault or fault
+        self._changed.set()
+        return fault
+
+    def _hear(self, rank: RankProcess, message: Message) -> None:
+        """Take one message of a rank or its guard."""
+        kind = message["t"]
+        if kind == "step":
+            rank.steps, rank.memory = message["n"], message["mem"]
+            self.metrics.step_time.observe(message["ns"] / 1e9)
+            self.table.stepped_with(message["e"])
+        elif kind == "line":
+            if self.state.phase in STARTING:
+                self.state.progress(message["line"])
+        elif kind == "phase":
+            rank.phase = message["phase"]
+            self._follow(message["line"], message["fraction"])
+        elif kind == "ready":
+            rank.info, rank.phase = message["info"], "ready"
+            self._follow(f"rank {rank.rank} is ready", None)
+            self._changed.set()
+        elif kind == "hello":
+            rank.pid = message["pid"]
+            self._follow(f"rank {rank.rank} runs as process {rank.pid}", None)
+        elif kind == "fatal":
+            rank.fatal = message["message"]
+        elif kind == "gone":
+            rank.kill()
+        elif kind == "ended":
+            self._ended(rank)
+
+    def _follow(self, line: str, fraction: float | None) -> None:
+        """Show the phase of the slowest rank."""
+        if self.state.phase in ("starting", "loading", "warming"):
+            slowest = min((rank.phase for rank in self.fleet.ranks), key=_ORDER.index)
+            if slowest != "ready":
+                self.state.enter(slowest)  # type: ignore[arg-type]
+            self.state.progress(line, fraction)
+
+    def _ended(self, rank: RankProcess) -> None:
+        """A rank is gone: unless that was asked for, it ends everything."""
+        if self._stop.is_set() or self._fault:
+            self._changed.set()
+            return
+        code = rank.exit_code
+        how = (
+            "with no exit code"
+            if code is None
+            else f"by signal {-code}"
+            if code < 0
+            else f"with exit code {code}"
+        )
+        tail = "\n    ".join(rank.tail[-20:]) or "(nothing)"
+        kind = EngineStartFailed if rank.info is None else RankLost
+        why = f": {rank.fatal}" if rank.fatal else ""
+        self._fail(kind(
+            found=f"rank {rank.rank} ended {how}{why}\n  its last lines:\n    {tail}",
+            expected="every rank running",
+            remedy="mend what its lines say; all ranks were ended, nothing is left running",
+        ))  # fmt: skip
+
+    def _say(self, text: str) -> None:
+        print(f"[serve] {text}", flush=True)
