@@ -110,22 +110,28 @@ class Reference:
             self.tap(f"{site}.expert_weights", weights),
         )
 
-        def expert(
-            name: str, rows: torch.Tensor, weight: torch.Tensor | None = None
-        ) -> torch.Tensor:
-            w1, w3, w2 = (w[f"{site}.{name}.{n}.weight"] for n in ("w1", "w3", "w2"))
-            return moe.swiglu_expert(rows, w1, w3, w2, config.swiglu_limit, self.numerics, weight)
+        routed = self.tap(f"{site}.routed", self._routed(site, flat, chosen, weights))
+        shared = self.tap(f"{site}.shared", self._expert(f"{site}.shared_experts", flat))
+        return self.numerics.bf16(routed + shared).view_as(x)
 
-        routed = moe.experts_sum(
-            flat,
+    def _routed(
+        self, site: str, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Sum each row's experts; where ranks hold a share of them each, this is what differs."""
+        return moe.experts_sum(
+            x,
             chosen,
             weights,
-            lambda index, rows, weight: expert(f"experts.{index}", rows, weight),
-            config.n_routed_experts,
+            lambda index, rows, weight: self._expert(f"{site}.experts.{index}", rows, weight),
+            self.config.n_routed_experts,
         )
-        routed = self.tap(f"{site}.routed", routed)
-        shared = self.tap(f"{site}.shared", expert("shared_experts", flat))
-        return self.numerics.bf16(routed + shared).view_as(x)
+
+    def _expert(
+        self, name: str, rows: torch.Tensor, weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        w1, w3, w2 = (self.weights[f"{name}.{n}.weight"] for n in ("w1", "w3", "w2"))
+        limit, numerics = self.config.swiglu_limit, self.numerics
+        return moe.swiglu_expert(rows, w1, w3, w2, limit, numerics, weight)
 
     def _engram(self, index: int, streams: torch.Tensor, rows: Rows) -> torch.Tensor:
         """Look rows up by the last tokens and gate them into the streams."""
