@@ -27,7 +27,8 @@ _EXPONENT_BIAS = 127
 class Loss:
     """What re-encoding cost: values changed, the largest change, the widest spread of scales.
 
-    spread: binary places between the largest and the smallest scale inside one block.
+    spread: binary places between the largest and the smallest scale inside one block; exponent byte 0,
+        which stands for "nothing here", is left out.
     """
 
     num_values: int
@@ -78,7 +79,9 @@ def _fp4_rows(weight: torch.Tensor, exponents: torch.Tensor) -> Reblocked:
     top = _block_max(exponents, rows=BLOCK, columns=BLOCK // GROUP)
     below = _expand(top, BLOCK, BLOCK // GROUP) - exponents
     scales = torch.exp2((top - _EXPONENT_BIAS - FP4_HEADROOM).float())
-    return _look_up(fp4_table(weight.device), weight, below, scales, columns=GROUP // 2)
+    return _look_up(
+        fp4_table(weight.device), weight, below, scales, GROUP // 2, _spread(top, below)
+    )
 
 
 def _fp8_rows(weight: torch.Tensor, exponents: torch.Tensor) -> Reblocked:
@@ -86,7 +89,7 @@ def _fp8_rows(weight: torch.Tensor, exponents: torch.Tensor) -> Reblocked:
     below = _expand(top, BLOCK // GROUP, BLOCK // GROUP) - exponents
     scales = torch.exp2((top - _EXPONENT_BIAS).float())
     per_row = below.repeat_interleave(GROUP, dim=0)
-    return _look_up(fp8_table(weight.device), weight, per_row, scales, columns=GROUP)
+    return _look_up(fp8_table(weight.device), weight, per_row, scales, GROUP, _spread(top, below))
 
 
 def _by_rows(
@@ -167,8 +170,22 @@ def _expand(top: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return top.repeat_interleave(rows, dim=0).repeat_interleave(columns, dim=1)
 
 
+def _spread(top: torch.Tensor, below: torch.Tensor) -> int:
+    """Give the widest distance below a block's top of an exponent that is not 0."""
+    if below.numel() == 0:
+        return 0
+    rows, columns = below.shape[0] // top.shape[0], below.shape[1] // top.shape[1]
+    used = below < _expand(top, rows, columns)
+    return int(torch.where(used, below, torch.zeros_like(below)).max())
+
+
 def _look_up(
-    table: Table, weight: torch.Tensor, below: torch.Tensor, scales: torch.Tensor, *, columns: int
+    table: Table,
+    weight: torch.Tensor,
+    below: torch.Tensor,
+    scales: torch.Tensor,
+    columns: int,
+    spread: int,
 ) -> Reblocked:
     """Give each byte's new code by how far its scale lies below the block's largest.
 
@@ -182,7 +199,7 @@ def _look_up(
     return Reblocked(
         values=codes.view(torch.float8_e4m3fn),
         scales=scales,
-        loss=_loss(table, entries, below, scales, num_values=codes.numel()),
+        loss=_loss(table, entries, below, scales, num_values=codes.numel(), spread=spread),
     )
 
 
@@ -193,10 +210,10 @@ def _loss(
     scales: torch.Tensor,
     *,
     num_values: int,
+    spread: int,
 ) -> Loss:
-    """Count what changed; spreads that the table knows to be harmless need no count."""
-    spread = int(below.max()) if num_values else 0
-    if spread < table.exact_places:
+    """Count what changed; places that the table knows to be harmless need no count."""
+    if num_values == 0 or int(below.max()) < table.exact_places:
         return Loss(num_values=num_values, num_inexact=0, max_abs_error=0.0, spread=spread)
     count = table.num_inexact.flatten()[entries].sum(dtype=torch.int64)
     worst = table.error.flatten()[entries].unflatten(0, (-1, BLOCK)).amax(dim=1)

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dih20.console import Console
-from dih20.errors import ConfigError, UsageError
+from dih20.errors import ConfigError
 from dih20.groups import ensure
 
 
-def inspect(ui: Console, verb: str, path: str, *, tensors: bool) -> dict[str, Any]:
+def inspect(ui: Console, path: str, *, tensors: bool) -> dict[str, Any]:
     """Print the summary; a folder that is not in the released format is an error."""
-    if verb != "inspect":
-        raise UsageError(
-            found=f"no verb {verb!r}", expected="inspect", remedy="./inv checkpoint inspect PATH"
-        )
     ensure(ui, "torch")
     from v41.canary.constraints import broken_rules
     from v41.checkpoint import CheckpointReader

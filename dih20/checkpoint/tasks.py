@@ -1,4 +1,4 @@
-"""`inv checkpoint inspect PATH`."""
+"""`inv checkpoint inspect PATH` and `inv checkpoint requant PATH`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dih20.cli import Run, task
 
 @task(
     help={
-        "verb": "inspect",
+        "verb": "inspect: names, shapes, sizes; requant: what SM90's number formats lose",
         "path": "a folder with config.json, the index and its shards",
         "tensors": "also list every tensor",
     }
 )
 def checkpoint(run: Run, verb: str, path: str, tensors: bool = False) -> dict[str, Any]:
-    """Check names, shapes and dtypes of a released checkpoint and say what it holds."""
-    from dih20.checkpoint.inspecting import inspect
+    """Say what a released checkpoint holds, or what it loses on SM90."""
+    from dih20.checkpoint.verbs import run_verb
 
-    return inspect(run.ui, verb, path, tensors=tensors)
+    return run_verb(run.ui, verb, path, tensors=tensors)

@@ -97,11 +97,11 @@ def test_a_missing_shard_is_named(ui: Console, tmp_path: Path) -> None:
     gone = sorted(copy.glob("*.safetensors"))[-1]
     gone.unlink()
     with pytest.raises(ConfigError, match=gone.name):
-        inspect(ui, "inspect", str(copy), tensors=False)
+        inspect(ui, str(copy), tensors=False)
 
 
 def test_inspect_says_what_the_canary_holds(capsys: Capture) -> None:
-    result = inspect(Console(), "inspect", str(FOLDER), tensors=True)
+    result = inspect(Console(), str(FOLDER), tensors=True)
     shown = capsys.readouterr().out
     assert "reindex-r1-candidate-consumer" in shown and "layers.5.attn.wq_a.weight" in shown
     assert result["broken_rules"] == {} and result["extra"] == 0
@@ -114,9 +114,7 @@ def test_inspect_warns_of_what_the_engine_would_refuse(tmp_path: Path, capsys: C
     config: dict[str, Any] = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     config["text_config"]["sliding_window"] = 126
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert set(inspect(Console(), "inspect", str(copy), tensors=False)["broken_rules"]) == {
-        "window"
-    }
+    assert set(inspect(Console(), str(copy), tensors=False)["broken_rules"]) == {"window"}
     assert "sliding_window is a multiple of 4" in capsys.readouterr().out
 
 
