@@ -34,6 +34,8 @@
     ├── DumpUnusable              63   a dump of tensors cannot be read, or two cannot be compared
     ├── ParityDiverged            64   two runs differ; the first wrong tensor is named
     ├── ParityIncomplete          65   nothing differs, but not everything was compared
+    ├── NotReproducible           71   the same inputs gave other bits; what differs is named
+    ├── HostDrifted               72   what runs on a host is not what lock and tree here say
     └── ServeError                66   the server cannot do its job
         ├── EngineStartFailed     67   the engine died or went silent before it was ready
         ├── RankLost              68   a rank of a running engine died or stopped stepping
@@ -219,6 +221,14 @@ class ParityDiverged(ToolError):
 
 class ParityIncomplete(ToolError):
     exit_code = 65
+
+
+class NotReproducible(ToolError):
+    exit_code = 71
+
+
+class HostDrifted(ToolError):
+    exit_code = 72
 
 
 class ServeError(ToolError):
