@@ -1,10 +1,12 @@
 """An engine that emits a token every so many milliseconds, and can misbehave as told.
 
 Settings: engine "tests.serve.paced_engine:make_engine", engine_options:
-  step_ms 20       time of a step; staggered true: requests have phases of their own
+  step_ms 20       time of a step; staggered true: requests have phases of their own, spread evenly
   seqs 256         requests decoded together
   start            list of acts before it is ready: ["line text", 0.5, ...]: print a line, sleep;
                    "exit 3": end; "hang": sleep for good; "crash": raise
+  strays 0         helpers in sessions of their own that ignore SIGTERM
+  echo false       true: a prompt that is not known is given back, over and over
   answer           "right" (knows the canary's questions), "zeros", "nan", "same", "repeat", "wrong"
   die_after        end with code 3 after so many steps; stall_after: sleep for good
 """
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dih20.serve.engines.interface import (
@@ -30,7 +33,10 @@ from dih20.serve.engines.interface import (
 from dih20.serve.gate.questions import CANARY
 from dih20.serve.service import CANARY_FOLDER
 
+NAME = "tests.serve.paced_engine:make_engine"
 END = 1
+GOLDEN = 0.6180339887  # multiples of it, modulo 1, are spread evenly whatever their number
+STRAY = ["sh", "-c", "trap '' TERM HUP; while :; do sleep 60; done"]
 TEXT = "天空是蓝色的, one two three. "
 
 
@@ -38,8 +44,8 @@ TEXT = "天空是蓝色的, one two three. "
 class _Running:
     request: EngineRequest
     answer: list[int]
-    place: int = 0
-    due_ns: int = field(default_factory=time.monotonic_ns)
+    place: int
+    due_ns: int  # when staggered
 
 
 class PacedEngine:
@@ -50,12 +56,14 @@ class PacedEngine:
         self._step_ns = int(self._options.get("step_ms", 20) * 1e6)
         self._running: dict[int, _Running] = {}
         self._failed: list[Emission] = []
-        self._next_ns, self._steps = 0, 0
+        self._next_ns, self._steps, self._added = 0, 0, 0
 
     def start(self, report: ReportProgress) -> EngineInfo:
         from tokenizers import Tokenizer
 
         report("loading", "paced engine", 0.5)
+        for _ in range(self._options.get("strays", 0)):
+            subprocess.Popen(STRAY, start_new_session=True)
         for act in self._options.get("start", []):
             _act(act)
         report("warming", "paced engine")
@@ -83,14 +91,17 @@ class PacedEngine:
             )  # fmt: skip
             self._failed.append(refused)
             return
-        answer = self._known.get(tuple(request.prompt)) or self._filler * (
-            request.max_tokens // len(self._filler) + 1
+        filler = list(request.prompt) if self._options.get("echo") else self._filler
+        answer = self._known.get(tuple(request.prompt)) or filler * (
+            request.max_tokens // len(filler) + 1
         )
         if self._options.get("answer") == "wrong":
             answer = [300, 301, 302, END]
         if self._options.get("answer") == "repeat":
             answer = [300] * 5 + [END]
-        self._running[request.id] = _Running(request, answer)
+        self._added += 1
+        phase_ns = int(self._added * GOLDEN % 1 * self._step_ns)
+        self._running[request.id] = _Running(request, answer, 0, time.monotonic_ns() + phase_ns)
 
     def cancel(self, id: int) -> None:
         self._running.pop(id, None)
@@ -138,7 +149,7 @@ class PacedEngine:
             del self._running[request.id]
         wanted = request.logprobs is not None
         value = self._log_prob(place)
-        top = [[(token, value), (token + 1, value - 1.0)][: request.logprobs]]
+        top = [[(token + i, value - i) for i in range(request.logprobs or 0)]]
         return Emission(
             id=request.id, tokens=[token], emitted_ns=now, finish=finish,
             logprobs=[value] if wanted else [], top=top if request.logprobs else [],

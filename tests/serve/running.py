@@ -134,6 +134,15 @@ class Server:
         raw.connect(("127.0.0.1", self.port))
         return raw
 
+    def resident_bytes(self) -> int:
+        """Give the memory of the gateway alone."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self) -> int:
+        """Give the number of the gateway's file descriptors."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
     def processes(self) -> set[int]:
         """Give the server's process and all below it."""
         return {self.process.pid} | descendants(self.process.pid)

@@ -1,0 +1,99 @@
+"""F51: readiness follows progress and a right answer, not a clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.serve.exchange import post, say
+from tests.serve.running import Server
+
+DIES = ["the weights of layer 7 are not there", "exit 3"]
+LINGER = {"failed_linger_s": 60}
+
+
+def failed(server: Server) -> dict[str, str]:
+    """Wait for the failure and give what the server says about it."""
+    server.wait_until(lambda: server.json("/startupz")["phase"] == "failed", "the failure")
+    found: dict[str, str] = server.json("/startupz")
+    assert server.get("/readyz")[0] == 503
+    assert server.get("/livez")[0] == 200
+    return found
+
+
+def test_a_slow_start_that_makes_progress_is_waited_for(tmp_path: Path) -> None:
+    options = {"start": ["part 1 of 2", 0.5, "still part 1", 0.5] * 4}
+    deadlines = {"no_progress_timeout_s": 2}
+    with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
+        assert server.get("/livez")[0] == 200
+        assert server.get("/readyz")[0] == 503
+        server.wait_until(lambda: "part 1" in server.json("/startupz")["progress_line"], "a line")
+        assert server.json("/startupz")["fraction"] == 0.5
+        server.wait_ready()
+        assert server.json("/startupz")["elapsed_s"] > 4
+
+
+def test_a_silent_start_fails_by_the_setting_that_it_names(tmp_path: Path) -> None:
+    deadlines = LINGER | {"no_progress_timeout_s": 2}
+    with Server(
+        tmp_path,
+        ready=False,
+        engine_options={"start": ["part 1 of 2", "hang"]},
+        deadlines=deadlines,
+    ) as server:
+        reason = failed(server)["reason"]
+        assert "part 1 of 2" in reason
+        server.process.terminate()
+        assert server.wait_exit() == 81
+        assert "no_progress_timeout_s = 2 s" in server.log_tail()
+
+
+def test_a_start_that_dies_fails_at_once_with_code_and_last_lines(tmp_path: Path) -> None:
+    with Server(tmp_path, ready=False, engine_options={"start": DIES}, deadlines=LINGER) as server:
+        began = time.monotonic()
+        reason = failed(server)["reason"]
+        assert time.monotonic() - began < 30, "no_progress_timeout_s is 600 s here"
+        assert "exit code 3" in reason
+        assert "the weights of layer 7 are not there" in reason
+        server.process.terminate()
+        assert server.wait_exit() == 81
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"stall_after": 1}, "gate_timeout_s = 1 s"), ({"answer": "wrong"}, "known are")],
+)
+def test_an_engine_that_stands_but_does_not_answer_right_is_never_ready(
+    options: dict[str, object], why: str, tmp_path: Path
+) -> None:
+    deadlines = LINGER | {"gate_timeout_s": 1}
+    with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
+        assert why in failed(server)["reason"]
+        assert server.get("/health")[0] == 503
+        server.process.terminate()
+        assert server.wait_exit() == 83
+
+
+def test_requests_before_ready_are_refused_with_the_phase(tmp_path: Path) -> None:
+    options = {"start": ["a part", 0.2] * 500}
+    with Server(tmp_path, ready=False, engine_options=options) as server:
+        status, _ = server.get("/v1/models")
+        assert status in (200, 503)
+        reply = say(server, post("/v1/completions", b'{"model":"canary","prompt":"1"}'))
+        assert reply.status == 503
+        assert "retry-after" in reply.headers
+        assert reply.error()["message"]
+
+
+def test_the_next_start_knows_how_long_the_last_took(tmp_path: Path) -> None:
+    options = {"start": ["a part", 0.3] * 4}
+    with Server(tmp_path, ready=False, engine_options=options) as server:
+        assert server.json("/startupz")["eta_s"] is None
+        server.wait_ready()
+    (tmp_path / "port.json").unlink()
+    with Server(tmp_path, ready=False, engine_options=options) as server:
+        eta_s = server.json("/startupz")["eta_s"]
+        assert eta_s is not None and 0 < eta_s < 60
+        server.wait_ready()
