@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +15,21 @@ from dih20.console import Console
 from dih20.errors import CompilerKilled, WheelError
 from dih20.lock import Lock
 from dih20.paths import build_dir, shown
+from dih20.provenance.record import Record
+from dih20.provenance.statement import wheel_statement
 from dih20.wheels import driver_stub, preflight, sources, toolkit, tools
 from dih20.wheels.build_environment import environment_of
 from dih20.wheels.container import Job, Outcome, run_job
 from dih20.wheels.failures import as_error, read_failure
-from dih20.wheels.image_facts import INSIDE, ImageFacts
+from dih20.wheels.image_facts import ImageFacts
 from dih20.wheels.importing import import_in_image
 from dih20.wheels.inspector import inspect_wheel, raise_for
 from dih20.wheels.jobs import Jobs, bounded
 from dih20.wheels.plan import Wanted, nvcc_of
+from dih20.wheels.procedure import INSIDE, SCRIPTS
+from dih20.wheels.provenance import members, record_of
 from dih20.wheels.repack import repack
-from dih20.wheels.store import Store, StoredWheel
+from dih20.wheels.store import Store, StoredWheel, sha256_of
 from dih20.wheels.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ class Limits:
 
 @dataclass(kw_only=True)
 class Builder:
-    """Builds wheels for one image, from one lock, into one store.
+    """Builds wheels for one image, from one lock, into one store; work folders and logs lie in `scratch`.
 
     Example:
         wheel = Builder(ui=ui, client=client, facts=facts, lock=lock, store=Store()).build(wanted)
@@ -57,11 +61,12 @@ class Builder:
     lock: Lock
     store: Store
     limits: Limits = field(default_factory=Limits)
+    scratch: Path = field(default_factory=build_dir)
 
     def build(self, wanted: Wanted) -> StoredWheel:
         """Build, repack, inspect, import and store; one retry with fewer jobs after a kill."""
         recipe = wanted.recipe
-        log = build_dir() / "logs" / f"wheel-{recipe.name}-{wanted.parts.identity[:12]}.log"
+        log = self.scratch / "logs" / f"wheel-{recipe.name}-{wanted.parts.identity[:12]}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         if recipe.build.nvcc:
@@ -82,15 +87,23 @@ class Builder:
                 outcome = self._compile(wanted, tree, work, jobs, log)
             built = self._one_wheel(work / "out", recipe.name, log)
             (work / "final").mkdir()
-            wheel = repack(built, work / "final", local_version=wanted.described.marker)
+            record = record_of(self.lock, self.facts, wanted)
+            wheel = repack(
+                built,
+                work / "final",
+                local_version=wanted.described.marker,
+                beside=lambda version: members(record, version),
+            )
             verdicts = self._judge(wanted, wheel, log)
             raise_for(recipe, wheel, verdicts)
+            run = self._run(jobs, outcome, work / "out", time.monotonic() - started)
             return self.store.add(
                 wheel,
                 name=recipe.name,
                 parts=wanted.parts,
                 verdicts=[verdict.as_dict() for verdict in verdicts],
-                build=self._record(jobs, outcome, work / "out", time.monotonic() - started),
+                build=run,
+                statement=self._statement(record, wheel, run),
             )
 
     def _jobs(self, wanted: Wanted) -> Jobs:
@@ -108,7 +121,7 @@ class Builder:
     @contextmanager
     def _workspace(self, wanted: Wanted) -> Iterator[Path]:
         """Give a folder for this build; it is kept when the build fails, for a look at what came out."""
-        work = build_dir() / "wheel-builds" / f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
+        work = self.scratch / "wheel-builds" / f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
         shutil.rmtree(work, ignore_errors=True)
         (work / "job").mkdir(parents=True)
         yield work
@@ -118,7 +131,8 @@ class Builder:
         recipe = wanted.recipe
         shutil.rmtree(work / "out", ignore_errors=True)
         (work / "out").mkdir()
-        shutil.copyfile(INSIDE / "build_wheel.sh", work / "job" / "build_wheel.sh")
+        for name in SCRIPTS:
+            shutil.copyfile(INSIDE / name, work / "job" / name)
         if recipe.build.headers:
             preflight.write_facts(self.lock, recipe, work / "job")
         if recipe.linking.driver_stub:
@@ -208,7 +222,18 @@ class Builder:
             )
         return verdicts
 
-    def _record(self, jobs: Jobs, outcome: Outcome, out: Path, seconds: float) -> dict[str, Any]:
+    def _statement(self, record: Record, wheel: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+        finished = datetime.datetime.fromisoformat(run["date"])
+        started = finished - datetime.timedelta(seconds=run["seconds"])
+        told = {
+            "started": started.isoformat(timespec="seconds"),
+            "finished": run["date"],
+            "image": self.facts.image_id,
+            "lock": self.lock.identity,
+        }
+        return wheel_statement(record, filename=wheel.name, sha256=sha256_of(wheel), run=told)
+
+    def _run(self, jobs: Jobs, outcome: Outcome, out: Path, seconds: float) -> dict[str, Any]:
         peak = out / "peak-memory"
         return {
             "compile_seconds": round(outcome.seconds, 1),

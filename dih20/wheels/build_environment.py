@@ -1,4 +1,4 @@
-"""The environment of a build: it starts empty, and everything in it is written here or in the recipe."""
+"""The environment of a build: it starts empty, and everything in it is written here, in the procedure or in the recipe."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dih20.wheels import driver_stub
 from dih20.wheels.image_facts import PLAIN_PATH, ImageFacts
 from dih20.wheels.jobs import Jobs
 from dih20.wheels.plan import Wanted
+from dih20.wheels.procedure import fixed_environment
 from dih20.wheels.recipes import fill_in
-from dih20.wheels.repack import SOURCE_DATE_EPOCH
 from dih20.wheels.toolkit import IN_CONTAINER as CUDA
 
 
@@ -15,22 +15,7 @@ def environment_of(wanted: Wanted, facts: ImageFacts, jobs: Jobs) -> dict[str, s
     """Give every variable that the build sees."""
     recipe = wanted.recipe
     path = f"/build/site/bin:{facts.environment.get('PATH', PLAIN_PATH)}"
-    environment = {
-        "PATH": path,
-        "HOME": "/build/home",
-        "TMPDIR": "/build/tmp",
-        "LANG": "C.UTF-8",
-        "MAX_JOBS": str(jobs.count),
-        "SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH),
-        "PYTHONPATH": "/build/site",
-        "PYTHONHASHSEED": "0",
-        "PIP_NO_INDEX": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        # Trust this one copied checkout, whoever owns it, and no other folder.
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",
-        "GIT_CONFIG_VALUE_0": "/build/source",
-    }
+    environment = {"PATH": path, "MAX_JOBS": str(jobs.count)}
     if "CPATH" in facts.environment:
         environment["CPATH"] = facts.environment["CPATH"]
     if recipe.build.nvcc:
@@ -40,4 +25,5 @@ def environment_of(wanted: Wanted, facts: ImageFacts, jobs: Jobs) -> dict[str, s
     if recipe.build.version_from_git:
         environment["DI_MARKER"] = wanted.described.marker or "as it was found"
     own = {name: fill_in(value, wanted.places) for name, value in recipe.build.environment.items()}
-    return environment | own
+    # The fixed variables come last: they hold the recipe's own flags where both have some.
+    return environment | own | fixed_environment(recipe)

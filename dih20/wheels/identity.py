@@ -1,7 +1,7 @@
 """What a wheel is made from: named parts, one hash over them, and which part of two differs.
 
-Two builds have one identity exactly when source (patched), recipe, allowed environment, toolchain,
-torch build and python tag are the same. The parts are kept beside the wheel, so that a miss can
+Two builds have one identity exactly when source (patched), recipe, procedure, allowed environment,
+requirements, headers, toolchain, torch build and python tag are the same. The parts are kept beside the wheel, so that a miss can
 say which of them changed.
 """
 
@@ -26,8 +26,10 @@ class Parts:
     source: str
     patchset: str
     recipe: str
+    procedure: str
     environment: str
     requirements: str
+    headers: str
     toolchain: str
     torch: str
     python_tag: str

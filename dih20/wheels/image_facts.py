@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dih20.errors import WheelError
 from dih20.paths import build_dir, shown
 from dih20.wheels.container import Job, run_job
+from dih20.wheels.procedure import INSIDE
 
 if TYPE_CHECKING:
     import docker
 
-INSIDE = Path(__file__).resolve().parent / "inside"
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a build may see of the image's own environment; the rest is cleared.
 _PASSED_ON = ("PATH", "CPATH", "CUDA_HOME", "LANG")

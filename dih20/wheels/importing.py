@@ -12,7 +12,8 @@ from dih20.errors import WheelError
 from dih20.paths import shown
 from dih20.wheels.container import Job, run_job
 from dih20.wheels.driver_stub import SONAME, refuse_stub_folders
-from dih20.wheels.image_facts import INSIDE, PLAIN_PATH, ImageFacts
+from dih20.wheels.image_facts import PLAIN_PATH, ImageFacts
+from dih20.wheels.procedure import INSIDE
 from dih20.wheels.verdicts import Verdict, fail, not_applicable, ok
 
 if TYPE_CHECKING:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from dih20.errors import LockError, Unresolved
-from dih20.lock import Lock
+from dih20.lock import Lock, LockedFile
 from dih20.plan import Action, Plan
 from dih20.wheels.identity import Parts, digest_of
 from dih20.wheels.image_facts import ImageFacts
 from dih20.wheels.nccl_root import pick_nccl
+from dih20.wheels.procedure import procedure_of
 from dih20.wheels.recipes import Recipe, fill_in
 from dih20.wheels.sources import Described, describe
 from dih20.wheels.store import Store, StoredWheel
@@ -115,26 +117,37 @@ def parts_of(
     A wheel that is tagged for every Python 3 and compiled against nothing of the image does not
     depend on the image's python or torch, so those parts are left blank for it.
     """
-    stands_alone = recipe.python_tag == "py3" and not recipe.build.torch
+    stands_alone = is_for_every_python(recipe)
     tag = "any" if stands_alone else facts.python_tag
     environment = {k: fill_in(v, places) for k, v in recipe.build.environment.items()}
     environment |= {
         k: v for k, v in facts.environment.items() if k == "CPATH" and recipe.build.nvcc
     }
-    needed = {f.name: f for f in lock.build_requirements(facts.python_tag)}
-    requirements = [needed[name].sha256 for name in recipe.build.requirements]
-    if stands_alone:
-        requirements = [f"{name} {needed[name].version}" for name in recipe.build.requirements]
+    needed = requirement_files(lock, facts, recipe)
+    requirements = [str(file) if stands_alone else file.sha256 for file in needed]
     return Parts(
         source=described.source,
         patchset=described.patchset,
         recipe=recipe_digest(recipe),
+        procedure=procedure_of(recipe),
         environment=digest_of(environment),
         requirements=digest_of(requirements),
+        headers=digest_of([file.sha256 for file in header_files(lock, facts, recipe)]),
         toolchain=toolchain_of(lock, facts, recipe),
         torch=facts.torch if recipe.build.torch else "none",
         python_tag=tag,
     )
+
+
+def is_for_every_python(recipe: Recipe) -> bool:
+    """Say whether the wheel depends on nothing of the image but its compilers."""
+    return recipe.python_tag == "py3" and not recipe.build.torch
+
+
+def requirement_files(lock: Lock, facts: ImageFacts, recipe: Recipe) -> list[LockedFile]:
+    """Give the packages that are put beside the build."""
+    known = {file.name: file for file in lock.build_requirements(facts.python_tag)}
+    return [known[name] for name in recipe.build.requirements]
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -142,17 +155,35 @@ def recipe_digest(recipe: Recipe) -> str:
 
     Words, limits and the headers that are looked for beforehand do neither.
     """
+    return digest_of(recipe_content(recipe))
+
+
+def recipe_content(recipe: Recipe) -> dict[str, Any]:
+    """Give what recipe_digest is taken over, as plain values."""
     plain = recipe.model_dump(mode="json", exclude={"about", "optional", "reason"})
     for key in ("headers", "memory_per_job_gb", "timeout_minutes"):
         del plain["build"][key]
-    return digest_of(plain)
+    return plain
+
+
+def header_files(lock: Lock, facts: ImageFacts, recipe: Recipe) -> list[LockedFile]:
+    """Give the locked files whose headers a build reads: the image's overlay, the NCCL."""
+    overlay = lock.header_wheels() if recipe.build.nvcc and "CPATH" in facts.environment else []
+    return [*overlay, *([lock.nccl()] if recipe.build.nccl else [])]
 
 
 def toolchain_of(lock: Lock, facts: ImageFacts, recipe: Recipe) -> str:
     """Give the compilers that a recipe uses, as text."""
     if not recipe.build.nvcc:
         return "none"
-    return f"nvcc {nvcc_of(lock, facts)}, g++ {facts.gcc}"
+    toolkit = [file.sha256 for file in toolkit_files(lock, facts, recipe)]
+    whose = f" (toolkit {digest_of(toolkit)[:12]})" if toolkit else ""
+    return f"nvcc {nvcc_of(lock, facts)}{whose}, g++ {facts.gcc}, glibc {facts.glibc}"
+
+
+def toolkit_files(lock: Lock, facts: ImageFacts, recipe: Recipe) -> list[LockedFile]:
+    """Give the lock's wheels that make the toolkit, for an image that brings none."""
+    return lock.toolkit_wheels() if recipe.build.nvcc and facts.nvcc == "none" else []
 
 
 def nvcc_of(lock: Lock, facts: ImageFacts) -> str:

@@ -1,7 +1,8 @@
 """Write a wheel again with fixed times and order, and with the patchset's mark in its version.
 
 Two builds with the same content then are the same bytes, and a wheel built from a patched tree
-cannot pass for the upstream's.
+cannot pass for the upstream's. Members are stored, not compressed: what deflate makes of them
+depends on the zlib of the python that runs this tool, which nobody locks.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ import csv
 import hashlib
 import io
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dih20.errors import WheelError
-
-FIXED_TIME = (2026, 1, 1, 0, 0, 0)  # the same instant as SOURCE_DATE_EPOCH of the build
-SOURCE_DATE_EPOCH = 1767225600
+from dih20.source_date import source_date
 
 
-def repack(built: Path, into: Path, *, local_version: str = "") -> Path:
-    """Give the rewritten wheel in a folder; its name carries the version it says inside."""
+def repack(
+    built: Path,
+    into: Path,
+    *,
+    local_version: str = "",
+    beside: Callable[[str], Mapping[str, bytes]] = lambda version: {},
+) -> Path:
+    """Give the rewritten wheel in a folder; its name carries the version it says inside.
+
+    Args:
+        beside: gives, for the version, the files to put beside METADATA: content by the name there.
+    """
     from packaging.utils import parse_wheel_filename
     from packaging.version import Version
 
@@ -41,14 +51,15 @@ def repack(built: Path, into: Path, *, local_version: str = "") -> Path:
     if local_version:
         metadata = f"{new_info}/METADATA"
         renamed[metadata] = _with_version(renamed[metadata], str(marked))
+    renamed |= {f"{new_info}/{name}": content for name, content in beside(str(marked)).items()}
     renamed.pop(f"{new_info}/RECORD", None)
     renamed[f"{new_info}/RECORD"] = _record(renamed, f"{new_info}/RECORD")
     tag = built.name.removesuffix(".whl").split("-", 2)[2]
     target = into / f"{stem}-{marked}-{tag}.whl"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(renamed, key=lambda n: (".dist-info/" in n, n)):
-            info = zipfile.ZipInfo(name, FIXED_TIME)
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info = zipfile.ZipInfo(name, source_date().timetuple()[:6])
+            info.create_system = 3  # Unix, wherever this runs: installers read the modes by it
             mode = 0o755 if new_modes.get(name, 0) & 0o111 else 0o644
             info.external_attr = (0o100000 | mode) << 16
             archive.writestr(info, renamed[name])

@@ -1,4 +1,4 @@
-"""The wheel store: wheels/<identity>/ holds one wheel and wheel.json, and nothing else.
+"""The wheel store: wheels/<identity>/ holds one wheel, wheel.json and the wheel's SLSA statement, and nothing else.
 
 An entry appears by one rename, so a build that was stopped leaves none. An entry is never edited,
 except that verdicts may be read again.
@@ -20,6 +20,7 @@ from dih20.paths import shown, wheel_store
 from dih20.wheels.identity import Parts, differences
 
 RECORD = "wheel.json"
+STATEMENT = ".intoto.json"  # after the wheel's file name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +88,9 @@ class Store:
         parts: Parts,
         verdicts: list[dict[str, str]],
         build: dict[str, Any],
+        statement: dict[str, Any] | None = None,
     ) -> StoredWheel:
-        """Put a built wheel into the store under its identity."""
+        """Put a built wheel into the store under its identity, its statement beside it."""
         from packaging.utils import parse_wheel_filename
 
         _, version, _, tags = parse_wheel_filename(built.name)
@@ -111,6 +113,9 @@ class Store:
             )
             text = json.dumps(wheel.record(), indent=2, ensure_ascii=False) + "\n"
             (draft / RECORD).write_text(text, encoding="utf-8")
+            if statement is not None:
+                said = json.dumps(statement, indent=1, ensure_ascii=False) + "\n"
+                (draft / f"{built.name}{STATEMENT}").write_text(said, encoding="utf-8")
             draft.chmod(0o755)
             if final.exists():
                 shutil.rmtree(final)

@@ -3,9 +3,11 @@
 #   /di/source        the tree (read-only; copied, so that the build may write)
 #   /di/git           its .git, when the vendor takes its version from there (may be absent)
 #   /di/requirements  wheels that the build needs (may be absent)
-#   /di/job           this script; headers.json when headers are asked for; driver_stub.c when it links with -lcuda
+#   /di/job           this script and sorted_listing.py; headers.json when headers are asked for; driver_stub.c when it
+#                     links with -lcuda
 #   /di/out           where the wheel and peak-memory go
 set -eu
+umask 022
 report_peak() {
     code=$?
     for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
@@ -15,7 +17,8 @@ report_peak() {
 }
 trap report_peak EXIT
 
-mkdir -p "$HOME" "$TMPDIR" /build/wheel
+mkdir -p "$HOME" "$TMPDIR" /build/wheel /build/site
+cp /di/job/sorted_listing.py /build/site/sitecustomize.py
 cp -R /di/source /build/source
 chmod -R u+w /build/source
 
