@@ -22,10 +22,6 @@ STORED_DTYPES: dict[Storage, tuple[str, ...]] = {
 }
 _PREFIX = "model."  # some copies of the release carry it on every name
 
-# torch before 2.7 has no name for this type. Only its bytes are read here, so that a name for bytes will do.
-if not hasattr(torch, "float8_e8m0fnu"):
-    torch.float8_e8m0fnu = torch.uint8
-
 
 class CheckpointReader:
     """A checkpoint folder; headers are read and checked at once, data only when asked for.
@@ -98,14 +94,26 @@ class CheckpointReader:
         return found
 
     def read(self, name: str) -> torch.Tensor:
-        """Give one stored tensor; e8m0 scales and e4m3 values come as torch's own 8-bit types."""
+        """Give one stored tensor; e4m3 values as torch's own 8-bit type, e8m0 scales as uint8 bytes."""
         from safetensors import safe_open
 
         shard = self._shards[name]
         stored = name if name in self._headers[shard] else _PREFIX + name
+        if self._headers[shard][stored]["dtype"] == "F8_E8M0":
+            return self._read_bytes(shard, stored)
         with safe_open(self.folder / shard, framework="pt") as opened:
             tensor: torch.Tensor = opened.get_tensor(stored)
         return tensor
+
+    def _read_bytes(self, shard: str, stored: str) -> torch.Tensor:
+        """Give a tensor's bytes, uint8 in its stored shape: torch before 2.7 has no type for e8m0."""
+        entry = self._headers[shard][stored]
+        start, end = entry["data_offsets"]
+        with (self.folder / shard).open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            file.seek(8 + length + start)
+            data = bytearray(file.read(end - start))
+        return torch.frombuffer(data, dtype=torch.uint8).view(entry["shape"])
 
     def size_bytes(self, name: str) -> int:
         """Give a stored tensor's size without reading it."""

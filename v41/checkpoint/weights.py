@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from h20_ops.formats import dequantise_groups, load_ue8m0_scales
+from h20_ops.formats import decode_ue8m0, dequantise_groups, load_ue8m0_scales
+from h20_ops.formats.ue8m0 import MAX_PLAUSIBLE_EXPONENT
 from v41.checkpoint.blocks import (
     CHECKPOINT_BLOCK,
     ENGRAM_RULE,
@@ -15,6 +16,7 @@ from v41.checkpoint.blocks import (
     requantise_to_gemm_blocks,
 )
 from v41.checkpoint.reading import CheckpointReader
+from v41.errors import CheckpointError
 from v41.numerics import Mode
 from v41.tensors import TensorSpec
 
@@ -36,7 +38,7 @@ def load_one(reader: CheckpointReader, spec: TensorSpec, mode: Mode) -> torch.Te
     if spec.scale_name is None:
         return stored.float()
     scale_bytes = reader.read(spec.scale_name)
-    scales = load_ue8m0_scales(scale_bytes, torch.uint8, name=spec.scale_name)
+    scales = _checked(scale_bytes, spec.scale_name)
     codes = stored.view(torch.uint8)
     if spec.storage == "engram":
         return dequantise_groups(codes, scales, ENGRAM_RULE)
@@ -48,3 +50,17 @@ def load_one(reader: CheckpointReader, spec: TensorSpec, mode: Mode) -> torch.Te
         return requantise_to_gemm_blocks(values)
     is_wo_a = spec.name.endswith("wo_a.weight")
     return values.bfloat16().float() if is_wo_a and mode == "trained" else values
+
+
+def _checked(scales: torch.Tensor, name: str) -> torch.Tensor:
+    """Give scale bytes back when each is a plausible scale."""
+    if hasattr(torch, "float8_e8m0fnu"):
+        return load_ue8m0_scales(scales, torch.uint8, name=name)
+    values = decode_ue8m0(scales)  # torch before 2.7: without the type that load_ue8m0_scales names
+    if not bool(((scales == 0) | (values.log2().abs() <= MAX_PLAUSIBLE_EXPONENT)).all()):
+        raise CheckpointError(
+            f"{name} holds a scale that is NaN or beyond 2^±{MAX_PLAUSIBLE_EXPONENT}",
+            "block scales of the released checkpoint",
+            "compare the shard's sha256 with the release and fetch it again",
+        )
+    return scales
