@@ -17,6 +17,7 @@ from dih20.patches.series import Patch
 from dih20.patches.tree import Tree, tree_hash
 
 FORMAT = 1
+_TEST_ONLY = b" TEST-ONLY "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,19 @@ class Evaluation:
                 remedy=error.remedy,
             )
         raise error
+
+    def require_no_test_only(self) -> Evaluation:
+        """Give itself, or refuse a tree that carries an edit which is for tests alone."""
+        for path, _, _ in self.tree.files():
+            entry = self.tree.read(path) if path.endswith(".py") else None
+            if entry is not None and _TEST_ONLY in entry.content:
+                marker = entry.content[entry.content.index(_TEST_ONLY) :].split(b"\n")[0]
+                raise PatchError(
+                    found=f"{path} carries an edit for tests alone: {marker.decode().strip()}",
+                    expected="a tree without test-only edits wherever wheels or images are made",
+                    remedy="take it out with `./inv patch --undo --tree DIR`, or name another source",
+                )
+        return self
 
     @property
     def identity(self) -> str:
@@ -80,6 +94,17 @@ def fixed_hash(lock: Lock, source: str) -> str:
 def inputs_key(source_hash: str, patches: Sequence[Patch]) -> str:
     """Give a key over all inputs, known before anything is unpacked; equal keys give equal trees."""
     return _digest([FORMAT, source_hash, [patch.sha256 for patch in patches]])
+
+
+def made_by() -> str:
+    """Give a hash over the code that lays patches: a result of other code is no result of this one."""
+    from importlib.metadata import version
+
+    own = Path(__file__).parent
+    sources = sorted(own.glob("*.py")) + sorted((own / "edits").glob("*.py"))
+    return _digest(
+        [version("libcst"), [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]]
+    )[:16]
 
 
 def _digest(value: object) -> str:

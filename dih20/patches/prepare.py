@@ -18,10 +18,10 @@ from typing import Any
 
 from dih20.console import Console
 from dih20.lock import Lock
-from dih20.patches.evaluate import Evaluation, evaluate, fixed_hash, inputs_key
+from dih20.patches.evaluate import Evaluation, evaluate, fixed_hash, inputs_key, made_by
 from dih20.patches.series import ENGINE, Patch, load_for
 from dih20.patches.tree import Tree
-from dih20.paths import build_dir, shown
+from dih20.paths import build_dir, cache_dir, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,14 @@ class PatchedTree:
     patches: tuple[str, ...]
 
 
-def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
-    """Give the patched tree of a source; a second call with the same inputs only checks it."""
-    patches = load_for(lock, source)
+def prepare_tree(
+    ui: Console, lock: Lock, source: str = ENGINE, *, test_only: bool = False
+) -> PatchedTree:
+    """Give the patched tree of a source; a second call with the same inputs only checks it.
+
+    test_only: with the edits that are for tests alone; without, a tree that carries one is refused.
+    """
+    patches = load_for(lock, source, test_only=test_only)
     with _guarded() as trees:
         if found := _find(ui, trees, lock, source, patches):
             with ui.step("patch", source) as step:
@@ -46,6 +51,8 @@ def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
             with ui.step("patch", source) as step:
                 made = evaluate(lock, source, patches, Path(scratch))
                 show_outcomes(ui, made)
+                if not test_only:
+                    made.require().require_no_test_only()
                 identity = made.require().identity
                 step.note = f"{counted(patches)}, tree {identity[:12]}"
                 if not _keep(ui, trees, source, made, identity):
@@ -56,12 +63,28 @@ def prepare_tree(ui: Console, lock: Lock, source: str = ENGINE) -> PatchedTree:
 def patchset_identity(lock: Lock, source: str = ENGINE) -> str:
     """Give the identity that prepare_tree would give, without leaving a tree behind."""
     patches = load_for(lock, source)
-    key = inputs_key(fixed_hash(lock, source), patches)
+    source_hash = fixed_hash(lock, source)
+    key = inputs_key(source_hash, patches)
     for manifest in _manifests(build_dir() / "trees"):
-        if fixed_hash(lock, source) and manifest["key"] == key:
+        if source_hash and manifest["key"] == key:
             return str(manifest["identity"])
+    known = cache_dir() / "patchsets" / f"{key}.{made_by()}"
+    if source_hash and known.is_file():
+        return known.read_text().strip()
     with tempfile.TemporaryDirectory(prefix="dih20-") as scratch:
-        return evaluate(lock, source, patches, Path(scratch)).require().identity
+        made = evaluate(lock, source, patches, Path(scratch)).require()
+        identity = made.require_no_test_only().identity
+    if source_hash:
+        _remember(known, identity)
+    return identity
+
+
+def _remember(known: Path, identity: str) -> None:
+    """Keep an identity, so that a plan need not lay the patches again to know it."""
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=known.parent, delete=False) as fresh:
+        fresh.write(f"{identity}\n")
+    Path(fresh.name).replace(known)
 
 
 def show_outcomes(ui: Console, made: Evaluation) -> None:

@@ -1,7 +1,8 @@
 """Which patches a source gets, in which order: the project's series first, then the user's files.
 
 patches/sm90/series names one patch a line, relative to its folder; # starts a comment. A line that
-ends in .patch is a unified diff; any other names a folder with an edit.yaml. Users put their own
+ends in .patch is a unified diff; any other names a folder with an edit.yaml and our own code. An
+edit that is test-only is left out unless it is asked for. Users put their own
 unified diffs into patches/user/ (for a source other than deepinfer: patches/user/SOURCE/); they are
 taken in the order of their names.
 """
@@ -30,12 +31,17 @@ _NOT_PATCHES = {"README.md", ".gitkeep"}
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """One patch file: its name below patches/, its bytes, and what its trailers say."""
+    """One patch: its name below patches/, its bytes, and what its trailers say.
+
+    folder: where edit.yaml lies, for an edit by symbol; its text is then all its files in one.
+    """
 
     name: str
     text: bytes
     origin: Literal["series", "user"]
     trailers: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    test_only: bool = False
 
     @property
     def sha256(self) -> str:
@@ -46,14 +52,17 @@ def patches_dir() -> Path:
     return REPOSITORY / "patches"
 
 
-def load(source: str = ENGINE, folder: Path | None = None) -> list[Patch]:
+def load(
+    source: str = ENGINE, folder: Path | None = None, *, test_only: bool = False
+) -> list[Patch]:
     """Give the patches of a source in the order in which they apply."""
     root = folder or patches_dir()
     ours = _series(root, root / "sm90") if source == ENGINE else []
+    ours = [patch for patch in ours if test_only or not patch.test_only]
     return ours + _users(root, root / "user" if source == ENGINE else root / "user" / source)
 
 
-def load_for(lock: Lock, source: str) -> list[Patch]:
+def load_for(lock: Lock, source: str, *, test_only: bool = False) -> list[Patch]:
     """Give the patches of a source; a user's folder that is named after no source is refused."""
     user = patches_dir() / "user"
     for folder in sorted(path for path in user.glob("*") if path.is_dir()):
@@ -64,14 +73,18 @@ def load_for(lock: Lock, source: str) -> list[Patch]:
                 f"{shown(folder)}: {error.found}",
                 f"a folder named after a source, {error.expected}",
             ) from error
-    return load(source)
+    return load(source, test_only=test_only)
 
 
 def unlisted(folder: Path | None = None) -> list[str]:
-    """Give patch files beside the series that it does not name: they are not applied."""
+    """Give patch files and edits beside the series that it does not name: they are not applied."""
     root = folder or patches_dir()
     listed = {patch.name for patch in _series(root, root / "sm90")}
-    beside = sorted(path for path in (root / "sm90").glob("*") if path.suffix in _SUFFIXES)
+    beside = sorted(
+        path
+        for path in (root / "sm90").glob("*")
+        if path.suffix in _SUFFIXES or (path / "edit.yaml").is_file()
+    )
     return [name for path in beside if (name := str(path.relative_to(root))) not in listed]
 
 
@@ -88,14 +101,17 @@ def _series(root: Path, folder: Path) -> list[Patch]:
             raise _wrong(
                 f"{where}: {name} lies outside its folder", "a name below the series' folder"
             )
-        if path.suffix != ".patch":
+        if path.suffix == ".patch":
+            if not path.is_file():
+                raise _wrong(f"{where}: there is no file {name}", f"a file {shown(path)}")
+            patch = _read(root, path, "series")
+        elif (path / "edit.yaml").is_file():
+            patch = _read_edit(root, path)
+        else:
             raise _wrong(
-                f"{where}: {name} is not a .patch file",
-                "only unified diffs: no edits by symbol are known",
+                f"{where}: {name} is neither a .patch file nor a folder with an edit.yaml",
+                "a unified diff, or an edit by symbol (docs/patches.md)",
             )
-        if not path.is_file():
-            raise _wrong(f"{where}: there is no file {name}", f"a file {shown(path)}")
-        patch = _read(root, path, "series")
         if any(patch.name == other.name for other in patches):
             raise _wrong(f"{where}: {name} stands there twice", "each patch once")
         patches.append(patch)
@@ -122,6 +138,27 @@ def _read(root: Path, path: Path, origin: Literal["series", "user"]) -> Patch:
     text = path.read_bytes()
     return Patch(
         name=str(path.relative_to(root)), text=text, origin=origin, trailers=_trailers(text)
+    )
+
+
+def _read_edit(root: Path, folder: Path) -> Patch:
+    """Read an edit's folder; its text is the names and bytes of its files in their order."""
+    from dih20.patches.edits.model import read_edit
+
+    edit = read_edit(folder)
+    files = [folder / "edit.yaml", *sorted(folder.glob("*.py"))]
+    text = b"".join(
+        b"== %s %d\n%s" % (path.name.encode(), len(content), content)
+        for path in files
+        for content in [path.read_bytes()]
+    )
+    return Patch(
+        name=str(folder.relative_to(root)),
+        text=text,
+        origin="series",
+        trailers=edit.trailers,
+        folder=folder,
+        test_only=edit.test_only,
     )
 
 

@@ -13,7 +13,11 @@ from dih20.cli import Run, task
         "check": "only say what each patch would do; changes nothing",
         "status": "only list the patches with their reasons",
         "diff": "only print the resulting change as one diff",
-        "tree": "with --check or --diff: try this tree in place of the locked upstream",
+        "diagnose": "look for the known faults of SM90 ports in --tree; changes nothing",
+        "in-place": "lay the project's edits into --tree",
+        "undo": "take the project's edits out of --tree again",
+        "tree": "a tree of yours in place of the locked upstream",
+        "test-only": "with the edits that are for tests alone; never built into wheels",
         "source": "the source in the lock",
     },
 )
@@ -22,17 +26,16 @@ def patch(
     check: bool = False,
     status: bool = False,
     diff: bool = False,
+    diagnose: bool = False,
+    in_place: bool = False,
+    undo: bool = False,
     tree: str = "",
+    test_only: bool = False,
     source: str = "deepinfer",
 ) -> dict[str, Any]:
     """Apply the patchset and your own diffs to the locked upstream."""
-    from dih20.patches import report
+    from dih20.patches.modes import Asked, answer
 
-    report.require_one_mode(plan=run.plan, check=check, status=status, diff=diff, tree=tree)
-    if check:
-        return report.check(run.ui, source, tree)
-    if status:
-        return report.status(run.ui, source)
-    if diff:
-        return report.diff(run.ui, source, tree)
-    return report.plan(run.ui, source) if run.plan else report.apply(run.ui, source)
+    flags = {"check": check, "status": status, "diff": diff, "diagnose": diagnose}
+    where = {"tree": tree, "test_only": test_only, "source": source}
+    return answer(run, Asked(**flags, **where, in_place=in_place, undo=undo))

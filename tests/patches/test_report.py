@@ -145,6 +145,10 @@ def test_the_resulting_diff_of_any_change_applies_again(
         {"plan": True, "diff": True},
         {"tree": "x"},
         {"status": True, "tree": "x"},
+        {"undo": True},
+        {"diagnose": True},
+        {"in_place": True, "undo": True, "tree": "x"},
+        {"undo": True, "tree": "x", "test_only": True},
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(flags: dict[str, bool | str]) -> None:
@@ -156,6 +160,8 @@ def test_flags_that_contradict_each_other_are_refused(flags: dict[str, bool | st
 def test_one_flag_or_none_is_taken() -> None:
     report.require_one_mode(plan=False, check=False, status=False, diff=False, tree="")
     report.require_one_mode(plan=False, check=True, status=False, diff=False, tree="x")
+    report.require_one_mode(plan=True, in_place=True, tree="x")
+    report.require_one_mode(plan=True, test_only=True)
 
 
 def test_a_tree_that_is_no_folder_is_named(patches: Path, tmp_path: Path) -> None:
