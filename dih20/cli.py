@@ -34,9 +34,16 @@ class Run:
 
 
 def task(
-    *, changes: bool = False, name: str | None = None, help: dict[str, str] | None = None
+    *,
+    changes: bool = False,
+    name: str | None = None,
+    help: dict[str, str] | None = None,
+    optional: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Give a decorator that makes an invoke task; changes=True adds --plan."""
+    """Give a decorator that makes an invoke task; changes=True adds --plan.
+
+    An option named in `optional` may stand without a value, and then is True.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         task_name = name or function.__name__.strip("_").replace("_", "-")
@@ -45,7 +52,7 @@ def task(
             texts["plan"] = "print what would be done, and stop there"
         body = _body(function, task_name)
         body.__signature__ = _signature(function, changes)  # type: ignore[attr-defined]
-        return invoke.task(name=task_name, help=texts)(body)
+        return invoke.task(name=task_name, help=texts, optional=optional)(body)
 
     return decorate
 

@@ -4,10 +4,12 @@ load_host("nv-h20")         configs/hosts/nv-h20.yaml, or a path
 load_image("di-h20")        configs/images/di-h20.yaml, or a path
 load_engine()               configs/engine.yaml
 load_mirrors()              configs/mirrors.yaml
+load_ci()                   configs/ci.yaml: the image that CI jobs run in
 """
 
 from __future__ import annotations
 
+from dih20.config.ci import CiConfig
 from dih20.config.engine import EngineConfig
 from dih20.config.host import HostConfig, LogLimits, Mount
 from dih20.config.image import ImageConfig, Source
@@ -16,6 +18,7 @@ from dih20.config.reading import find_config, read_config
 from dih20.paths import configs_dir
 
 __all__ = [
+    "CiConfig",
     "EngineConfig",
     "HostConfig",
     "ImageConfig",
@@ -23,6 +26,7 @@ __all__ = [
     "Mirrors",
     "Mount",
     "Source",
+    "load_ci",
     "load_engine",
     "load_host",
     "load_image",
@@ -49,3 +53,8 @@ def load_mirrors() -> Mirrors:
     """Give where downloads go through; without the file, everything is as pip and apt have it."""
     path = configs_dir() / "mirrors.yaml"
     return read_config(path, Mirrors) if path.exists() else Mirrors()
+
+
+def load_ci() -> CiConfig:
+    """Give the CI image's settings."""
+    return read_config(configs_dir() / "ci.yaml", CiConfig)

@@ -133,13 +133,13 @@ class _Fetcher:
                 found=f"{file.filename} from {place}: {fault.found.split(': ', 1)[1]}",
                 expected=fault.expected,
                 remedy="that place serves stale or other files: take it out of configs/mirrors.yaml, or find out "
-                "what changed before `./inv lock` accepts it; nothing was kept",
+                "what changed before `./inv lock --upgrade` accepts it; nothing was kept",
             ) from fault
 
     def _nowhere(self, file: LockedFile, refused: list[str]) -> FetchError:
         stale = file.kind == "deb" and any("answered 404" in text for text in refused)
         remedy = (
-            f"mirrors drop superseded packages: run `./inv lock --only base,apt --base BASE`, or name a mirror that keeps them under "
+            f"mirrors drop superseded packages: run `./inv lock --upgrade --only base,apt --base BASE`, or name a mirror that keeps them under "
             f"apt: {file.suite}: in configs/mirrors.yaml"
             if stale
             else "check the network, proxy and ca_bundle in configs/mirrors.yaml, or name another mirror there; "

@@ -9,7 +9,7 @@ from dih20.errors import UsageError
 from dih20.lock.files import LockedFile
 from dih20.lock.model import Lock
 
-ON_REQUEST = ("torch", "nccl-for-tests")  # large, and needed by few: fetched only when named
+ON_REQUEST = ("torch", "nccl-for-tests", "ci")  # large, and needed by few: fetched only when named
 # So are the packages of a variant: its group has the variant's name.
 
 
@@ -26,6 +26,7 @@ def groups_of(lock: Lock, base_name: str) -> dict[str, Callable[[], list[LockedF
         "requirements": lambda: lock.requirements(tag),
         "sources": lock.sources,
         "nccl-for-tests": lambda: [lock.nccl_for_tests()],
+        "ci": lock.ci_files,
     }
     # a base from a registry has no files of its own: the engine pulls it (base_image)
     groups["base"] = lambda: lock.base_debs(base_name)

@@ -72,7 +72,7 @@ class Origins:
                         found=f"index {index.shown} lists {file.filename} with sha256 {entry.sha256}",
                         expected=f"sha256 {file.sha256}, from the lock ({file})",
                         remedy="that index serves another file under this name: take it out of configs/mirrors.yaml, "
-                        "or find out what changed before `./inv lock` accepts it",
+                        "or find out what changed before `./inv lock --upgrade` accepts it",
                     )
                 origins.append(Origin(url=entry.url, place=f"index {index.shown}"))
             if not listed:

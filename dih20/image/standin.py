@@ -181,7 +181,7 @@ def _check_versions(base: Base, installed: dict[str, str]) -> None:
             found="debootstrap installed other packages than the lock names: "
             + ", ".join(f"{name} {installed.get(name, 'missing')}" for name in differing[:8]),
             expected=", ".join(f"{name} {locked.get(name, 'none')}" for name in differing[:8]),
-            remedy="./inv lock --only base",
+            remedy="./inv lock --upgrade --only base --base stand-in",
         )
 
 

@@ -44,6 +44,11 @@ class AptRoot:
         """Make apt believe that a base holds these packages (the text of its dpkg status file)."""
         (self.folder / "var/lib/dpkg/status").write_text(status)
 
+    def prefer(self, files: Sequence[LockedFile]) -> None:
+        """Let these versions win over newer ones, as far as the mirror still has them."""
+        pins = [f"Package: {f.name}\nPin: version {f.version}\nPin-Priority: 1001\n" for f in files]
+        (self.folder / "etc/apt/preferences").write_text("\n".join(pins))
+
     def run(self, tool: str, *arguments: str) -> str:
         """Run an apt tool in this root and give what it prints."""
         environment = {**os.environ, "APT_CONFIG": str(self.folder / "apt.conf"), "LC_ALL": "C"}

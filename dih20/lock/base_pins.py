@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from dih20.config.image import ImageConfig, RegistryBase, StandInBase
+from dih20.config.image import RegistryBase, StandInBase
 from dih20.config.mirrors import Mirrors
 from dih20.errors import LockError, Unresolved
 from dih20.index.apt_mirrors import apt_mirrors, family
@@ -92,9 +92,12 @@ class AptRoots:
         )
 
 
-def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:
+def stand_in_base(
+    name: str, wanted: StandInBase, roots: AptRoots, kept: Sequence[LockedFile] = ()
+) -> Base:
     """Give the stand-in base: its packages from debootstrap's choice, its digest over them."""
     apt = roots.root(wanted.suite, wanted.architecture)
+    apt.prefer(kept)
     packages = resolve_base(apt, read_package_list(REPOSITORY / wanted.packages))
     return Base(
         name=name,
@@ -109,21 +112,40 @@ def stand_in_base(name: str, wanted: StandInBase, roots: AptRoots) -> Base:
 
 
 def variant_closure(
-    base: Base, installed: Sequence[LockedFile], names: Sequence[str], roots: AptRoots
+    base: Base,
+    installed: Sequence[LockedFile],
+    names: Sequence[str],
+    roots: AptRoots,
+    kept: Sequence[LockedFile] = (),
 ) -> tuple[LockedFile, ...]:
     """Give what apt would add for a variant's packages to a base on which these are installed."""
     apt = roots.root(base.suite, base.architecture)
     apt.set_installed(installed_status(apt, [*base.packages, *installed]))
-    return tuple(apt.closure(names))
+    return _closure(apt, names, kept)
 
 
-def apt_closure(base: Base, image: ImageConfig, roots: AptRoots) -> tuple[LockedFile, ...]:
-    """Give what apt would add to a base for the wanted packages."""
+def apt_closure(
+    base: Base, wanted: Sequence[str], roots: AptRoots, kept: Sequence[LockedFile] = ()
+) -> tuple[LockedFile, ...]:
+    """Give what apt would add to a base for the wanted packages; kept versions stay where they fit."""
     apt = roots.root(base.suite, base.architecture)
     apt.set_installed(
         installed_status(apt, base.packages) if base.is_stand_in else _status_of_image(base)
     )
-    return tuple(apt.closure(image.apt))
+    return _closure(apt, wanted, kept)
+
+
+def _closure(
+    apt: AptRoot, names: Sequence[str], kept: Sequence[LockedFile]
+) -> tuple[LockedFile, ...]:
+    apt.prefer(kept)
+    try:
+        return tuple(apt.closure(names))
+    except LockError:
+        if not kept:
+            raise
+    apt.prefer(())  # the pins do not fit together any more: all are chosen anew, and are shown
+    return tuple(apt.closure(names))
 
 
 def _status_of_image(base: Base) -> str:

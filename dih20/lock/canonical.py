@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dih20.lock.files import UNRESOLVED, Base, LockedFile, LockedSource
+from dih20.lock.files import UNRESOLVED, Base, CiImage, LockedFile, LockedSource
 
 if TYPE_CHECKING:
     from dih20.lock.model import Lock
@@ -61,8 +61,14 @@ def render(lock: Lock) -> str:
 
 
 def canonical_bytes(lock: Lock) -> bytes:
-    """Give what the identity is taken over: the same values in the same order, as JSON."""
-    return json.dumps(to_plain(lock), ensure_ascii=False, separators=(",", ":")).encode()
+    """Give what the identity is taken over: the same values in the same order, as JSON.
+
+    The CI image's part is left out: nothing of it goes into the di-h20 image or a wheel.
+    """
+    plain = to_plain(lock)
+    del plain["ci"]
+    plain["wants"] = {part: want for part, want in plain["wants"].items() if part != "ci"}
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def write(lock: Lock, path: Path) -> None:
@@ -94,6 +100,7 @@ def to_plain(lock: Lock) -> dict[str, Any]:
         "sources": lock.upstream
         if isinstance(lock.upstream, str)
         else {name: _source(source) for name, source in sorted(lock.upstream.items())},
+        "ci": lock.ci if isinstance(lock.ci, str) else _ci(lock.ci),
     }
 
 
@@ -137,6 +144,16 @@ def _source(source: LockedSource) -> _Flow:
     return plain
 
 
+def _ci(ci: CiImage) -> dict[str, Any]:
+    own = {} if ci.base is None else {"base": _base(ci.base)}
+    return {
+        **own,
+        "base_digest": ci.base_digest,
+        "debs": _files(ci.debs),
+        "wheels": _files(ci.wheels),
+    }
+
+
 def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
     """Give the values of a lock file with what the canonical form leaves out put back."""
     bases = {name: dict(base, name=name) for name, base in plain.get("bases", {}).items()}
@@ -154,6 +171,7 @@ def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
         "wheels": {key: _each(files, _wheel) for key, files in plain.get("wheels", {}).items()},
         "requirements": _each(plain.get("requirements", UNRESOLVED), _wheel),
         "sources": _each_source(plain.get("sources", UNRESOLVED)),
+        "ci": _each_ci(plain.get("ci", UNRESOLVED), bases),
     }
 
 
@@ -171,6 +189,15 @@ def _wheel(plain: dict[str, Any]) -> dict[str, Any]:
 
 def _deb(plain: dict[str, Any], suite: str) -> dict[str, Any]:
     return {**plain, "kind": "deb", "filename": plain["path"].rsplit("/", 1)[-1], "suite": suite}
+
+
+def _each_ci(ci: Any, bases: dict[str, dict[str, Any]]) -> Any:
+    if ci == UNRESOLVED:
+        return ci
+    own = {} if "base" not in ci else {"base": dict(ci["base"], name="own")}
+    suite = own["base"]["suite"] if own else bases["stand-in"]["suite"]
+    debs = [_deb(file, suite) for file in ci["debs"]]
+    return {**ci, **own, "debs": debs, "wheels": [_wheel(file) for file in ci["wheels"]]}
 
 
 def _each_source(sources: Any) -> Any:

@@ -81,5 +81,5 @@ def _check_paths(lock: Lock, image: ImageConfig) -> None:
             raise PinMoved(
                 found=f"source {name} at {source.path}: lock says {before}, checkout now {now}",
                 expected="the commit in di.lock.yaml",
-                remedy="check that commit out again, or run `./inv lock --only sources`",
+                remedy="check that commit out again, or run `./inv lock --upgrade --only sources`",
             )

@@ -39,10 +39,15 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """What indexes offer: the files of a project, and the metadata of a wheel."""
+    """What indexes offer: the files of a project, and the metadata of a wheel.
+
+    Args:
+        kept: (file name, sha256) of pins that stay where they still fit; they come first.
+    """
 
     files: Callable[[str], list[IndexFile]]
     metadata: Callable[[IndexFile], str]
+    kept: frozenset[tuple[str, str]] = frozenset()
 
 
 def wheels_of(
@@ -64,7 +69,8 @@ def wheels_of(
         if specifier.contains(
             version, prereleases=version.is_prerelease and _asks_for(specifier, version)
         ):
-            fitting.append(((version, -rank, build or (), -order), file))
+            is_kept = (file.filename, file.sha256) in shelf.kept
+            fitting.append(((is_kept, version, -rank, build or (), -order), file))
     return [file for _, file in sorted(fitting, key=lambda pair: pair[0], reverse=True)]
 
 

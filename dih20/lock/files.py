@@ -93,3 +93,18 @@ class Base(Pinned):
             expected="a sha256 digest, from the registry or an engine that holds the image",
             remedy="run `./inv lock --only base` where the registry is reachable, then commit di.lock.yaml",
         )
+
+
+class CiImage(Pinned):
+    """The CI image's own pins. They are no input of the di-h20 image, so the lock's identity leaves them out.
+
+    Args:
+        base: what it stands on; None for the stand-in of `bases`.
+        base_digest: of that base, when `debs` were resolved.
+        wheels: the files of requirements/*.lock for the python of that base.
+    """
+
+    base: Base | None = None
+    base_digest: Digest
+    debs: tuple[LockedFile, ...]
+    wheels: tuple[LockedFile, ...]

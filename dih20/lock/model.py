@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from dih20.config.document import dotted, read_document
 from dih20.errors import ConfigError, LockError, Unresolved
-from dih20.lock.files import UNRESOLVED, Base, LockedFile, LockedSource, Pinned
+from dih20.lock.files import UNRESOLVED, Base, CiImage, LockedFile, LockedSource, Pinned
 from dih20.paths import lock_file, shown
 
 Files = tuple[LockedFile, ...]
@@ -48,6 +48,7 @@ class Lock(Pinned):
     upstream: Annotated[dict[str, LockedSource] | Literal["unresolved"], Field(alias="sources")] = (
         UNRESOLVED
     )
+    ci: CiImage | Literal["unresolved"] = UNRESOLVED
 
     @classmethod
     def load(cls, path: Path | None = None) -> Lock:
@@ -155,6 +156,18 @@ class Lock(Pinned):
     def sources(self) -> list[LockedFile]:
         """Give the sdists; sources from git or a path have no file."""
         return [source.file for source in self._sources().values() if source.file]
+
+    def ci_image(self) -> CiImage:
+        """Give the pins of the CI image."""
+        if isinstance(self.ci, str):
+            raise _unresolved("the CI image's packages", "ci")
+        return self.ci
+
+    def ci_files(self) -> list[LockedFile]:
+        """Give every file that the CI image is made from, those of its base included."""
+        ci = self.ci_image()
+        base = self.base_debs("stand-in") if ci.base is None else []
+        return [*base, *ci.debs, *ci.wheels]
 
     def _sources(self) -> dict[str, LockedSource]:
         if isinstance(self.upstream, str):

@@ -151,13 +151,13 @@ def check_digest(image: str, locked: str, session: requests.Session) -> None:
         raise FetchError(
             found=f"the registry no longer has {name.repository}@{locked}; tag {name.tag!r} now is {now or 'gone'}",
             expected="the digest in di.lock.yaml; the tag is never taken in its place",
-            remedy="load the image from an archive you kept, or run `./inv lock --only base` to accept what the tag is now",
+            remedy="load the image from an archive you kept, or run `./inv lock --upgrade vllm` to accept what the tag is now",
         )
     if now != locked:
         raise PinMoved(
             found=f"{image}: lock says {locked}, tag now {now or 'gone'}",
             expected="the digest in di.lock.yaml; builds go on using it",
-            remedy="find out why it moved; `./inv lock --only base` accepts the new one",
+            remedy="find out why it moved; `./inv lock --upgrade vllm` accepts the new one",
         )
 
 

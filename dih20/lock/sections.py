@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dih20.config import load_ci
 from dih20.config.image import ImageConfig
 from dih20.config.mirrors import Mirrors
 from dih20.console import Console, Step
@@ -18,28 +19,30 @@ from dih20.lock.base_pins import (
     stand_in_base,
     variant_closure,
 )
-from dih20.lock.files import UNRESOLVED, Base
+from dih20.lock.ci_pins import ci_image
+from dih20.lock.files import UNRESOLVED, LockedFile
+from dih20.lock.keeping import Keeping
 from dih20.lock.model import Lock, Wheels
 from dih20.lock.source_pins import pin_source, upstream_requirements
 from dih20.lock.targets import Target
-from dih20.lock.wants import BASES, parts_of, wanted_by
+from dih20.lock.wants import wanted_by
 from dih20.lock.wheel_pins import WheelPins
 
 
 @dataclass
 class Resolver:
-    """Resolve sections one by one into a lock.
+    """Resolve parts one by one into a lock; pins that may stay are preferred.
 
     Example:
         with AptRoots(mirrors) as roots:
-            lock = Resolver(ui, image, mirrors, roots).section("wheels", lock)
+            lock = Resolver(ui, image, mirrors, roots, keeping).part("wheels", lock)
     """
 
     ui: Console
     image: ImageConfig
     mirrors: Mirrors
     roots: AptRoots
-    bases: tuple[str, ...] = BASES
+    keeping: Keeping
     _indexes: Indexes | None = None
 
     @property
@@ -52,32 +55,39 @@ class Resolver:
             )
         return self._indexes
 
-    def section(self, name: str, lock: Lock) -> Lock:
-        """Give the lock with one section resolved anew and its wants noted."""
-        change = {
-            "base": self._base,
-            "apt": self._apt,
-            "wheels": self._wheels,
-            "sources": self._sources,
-            "requirements": self._requirements,
-        }[name](lock)
-        wants = {
-            **lock.wants,
-            **{part: wanted_by(part, self.image) for part in parts_of(name, self.bases)},
-        }
+    def part(self, name: str, lock: Lock) -> Lock:
+        """Give the lock with one part resolved anew and its wants noted."""
+        section, _, base = name.partition(" ")
+        change: dict[str, Any]
+        match section:
+            case "base":
+                change = self._base(lock, base)
+            case "apt":
+                change = self._apt(lock, base)
+            case "wheels":
+                change = self._wheels()
+            case "sources":
+                change = self._sources()
+            case "requirements":
+                change = self._requirements()
+            case "ci":
+                change = self._ci(lock)
+            case _:
+                raise AssertionError(f"no part {name!r} in a lock")
+        wants = {**lock.wants, name: wanted_by(name, self.image)}
         return lock.model_copy(update={**change, "wants": wants})
 
-    def _base(self, lock: Lock) -> dict[str, Any]:
+    def _base(self, lock: Lock, name: str) -> dict[str, Any]:
         vllm, stand_in = self.image.bases.vllm, self.image.bases.stand_in
-        bases = dict(lock.bases)
-        if "stand-in" in self.bases:
-            with self.ui.step("resolve", f"base stand-in ({stand_in.suite})") as step:
-                bases["stand-in"] = stand_in_base("stand-in", stand_in, self.roots)
-                step.note = f"{len(bases['stand-in'].packages)} packages"
-        if "vllm" in self.bases:
+        if name == "vllm":
             with self.ui.step("resolve", f"base vllm ({vllm.image})") as step:
-                bases["vllm"] = registry_base("vllm", vllm, self._digest(lock, step))
-        return {"bases": bases}
+                made = registry_base("vllm", vllm, self._digest(lock, step))
+        else:
+            with self.ui.step("resolve", f"base stand-in ({stand_in.suite})") as step:
+                kept = self.keeping.packages_of(name)
+                made = stand_in_base(name, stand_in, self.roots, kept)
+                step.note = f"{len(made.packages)} packages"
+        return {"bases": {**lock.bases, name: made}}
 
     def _digest(self, lock: Lock, step: Step) -> str:
         wanted = self.image.bases.vllm
@@ -91,45 +101,71 @@ class Resolver:
         step.note = now if before in (UNRESOLVED, now) else f"lock said {before}, tag now {now}"
         return now
 
-    def _apt(self, lock: Lock) -> dict[str, Any]:
-        closures: dict[str, Any] = dict(lock.apt)
-        for name, base in sorted(lock.bases.items()):
-            if name not in self.bases:
-                continue
-            with self.ui.step("resolve", f"apt packages on {name}") as step:
-                closures[name] = self._apt_on(base, step)
-            closures |= self._variants(base, closures[name])
-        return {"apt": closures}
+    def _apt(self, lock: Lock, name: str) -> dict[str, Any]:
+        with self.ui.step("resolve", f"apt packages on {name}") as step:
+            closure = self._apt_on(lock, name, step)
+        variants = {} if closure == UNRESOLVED else self._variants(lock, name, closure)
+        return {"apt": {**lock.apt, name: closure, **variants}}
 
-    def _variants(self, base: Base, installed: Any) -> dict[str, Any]:
+    def _variants(self, lock: Lock, name: str, installed: tuple[LockedFile, ...]) -> dict[str, Any]:
         """Give the packages of each variant on a base; its closure needs to know what is installed."""
         found: dict[str, Any] = {}
-        for name, variant in self.image.variants.items():
-            if variant.base == base.name and installed != UNRESOLVED:
-                with self.ui.step("resolve", f"apt packages of variant {name}") as step:
-                    files = variant_closure(base, installed, variant.apt, self.roots)
-                    found[f"{base.name}+{name}"] = files
-                    step.note = f"{len(files)} packages for {', '.join(variant.apt)}"
+        for variant, wanted in self.image.variants.items():
+            if wanted.base != name:
+                continue
+            key = f"{name}+{variant}"
+            kept = self.keeping.files(lock.apt.get(key))
+            with self.ui.step("resolve", f"apt packages of variant {variant}") as step:
+                base = lock.bases[name]
+                files = variant_closure(base, installed, wanted.apt, self.roots, kept)
+                found[key] = files
+                step.note = f"{len(files)} packages for {', '.join(wanted.apt)}"
         return found
 
-    def _apt_on(self, base: Base, step: Step) -> Any:
-        if not base.is_resolved:
+    def _apt_on(self, lock: Lock, name: str, step: Step) -> Any:
+        base, locked = lock.bases.get(name), lock.apt.get(name, UNRESOLVED)
+        if base is None or not base.is_resolved:
             step.status, step.note = "not run", "its base is unresolved: `./inv lock --only base`"
             return UNRESOLVED
         try:
-            files = apt_closure(base, self.image, self.roots)
+            files = apt_closure(base, self.image.apt, self.roots, self.keeping.files(locked))
         except Unresolved as fault:
-            step.status, step.note = "not run", f"{fault.found}; {fault.remedy}"
-            return UNRESOLVED
+            before = self.keeping.before
+            is_same = before is not None and before.bases.get(name) == base
+            left = locked if is_same else UNRESOLVED
+            kept = "" if left == UNRESOLVED else "; the lock keeps what it has"
+            step.status, step.note = "not run", f"{fault.found}; {fault.remedy}{kept}"
+            return left
         step.note = f"{len(files)} packages for {', '.join(self.image.apt)}"
         return files
+
+    def _ci(self, lock: Lock) -> dict[str, Any]:
+        config = load_ci()
+        with self.ui.step("resolve", f"packages of the CI image {config.name}") as step:
+            if "stand-in" not in lock.bases:
+                step.status, step.note = (
+                    "not run",
+                    "its base is unresolved: `./inv lock --only base`",
+                )
+                return {"ci": UNRESOLVED}
+            kept = self.keeping.files(lock.ci.debs) if lock.ci != UNRESOLVED else ()
+            try:
+                made = ci_image(config, lock.bases["stand-in"], self.indexes, self.roots, kept)
+            except Unresolved as fault:
+                step.status, step.note = "not run", f"{fault.found}; {fault.remedy}"
+                return {"ci": UNRESOLVED}
+            step.note = f"{len(made.debs)} apt packages, {len(made.wheels)} wheels"
+        return {"ci": made}
 
     def _targets(self) -> dict[str, Target]:
         bases = (self.image.bases.vllm, self.image.bases.stand_in)
         return {b.python_tag: Target(b.python_tag, b.glibc, b.architecture) for b in bases}
 
-    def _wheels(self, lock: Lock) -> dict[str, Any]:
-        wanted, pins = self.image.wheels, WheelPins(self.indexes, self.image)
+    def _pins(self) -> WheelPins:
+        return WheelPins(self.indexes, self.image, self.keeping.index_files())
+
+    def _wheels(self) -> dict[str, Any]:
+        wanted, pins = self.image.wheels, self._pins()
         targets = self._targets()
         any_target = min(targets.values(), key=lambda t: int(t.glibc.split(".")[1]))
         bare = self.image.bases.stand_in.python_tag
@@ -157,7 +193,7 @@ class Resolver:
             )
         }
 
-    def _sources(self, lock: Lock) -> dict[str, Any]:
+    def _sources(self) -> dict[str, Any]:
         with self.ui.step("resolve", f"sources {', '.join(self.image.sources)}"):
             return {
                 "upstream": {
@@ -166,8 +202,8 @@ class Resolver:
                 }
             }
 
-    def _requirements(self, lock: Lock) -> dict[str, Any]:
-        pins = WheelPins(self.indexes, self.image)
+    def _requirements(self) -> dict[str, Any]:
+        pins = self._pins()
         wanted = upstream_requirements(self.image, self.indexes)
         without = self.image.requirements.without
         python = {}

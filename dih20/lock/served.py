@@ -72,6 +72,8 @@ def _index_files(lock: Lock, sections: tuple[str, ...]) -> Iterator[LockedFile]:
         groups += lock.python.values()
     if "sources" in sections and isinstance(lock.upstream, dict):
         groups.append(lock.sources())
+    if "ci" in sections and lock.ci != UNRESOLVED:
+        groups.append(lock.ci.wheels)
     seen = {file.sha256: file for group in groups if group != UNRESOLVED for file in group}
     yield from seen.values()
 
@@ -97,6 +99,8 @@ def check_debs(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple[str, .
             closures = lock.apt.items() if "apt" in sections else ()
             for key, files in closures:  # of the base itself, and of each variant on it
                 debs += [] if files == UNRESOLVED or key.partition("+")[0] != name else files
+            if "ci" in sections and name == "stand-in" and lock.ci != UNRESOLVED:
+                debs += lock.ci.debs if lock.ci.base is None else ()
             if not debs:
                 continue
             with ui.step("ask", f"the mirror of {base.suite} about {len(debs)} packages") as step:

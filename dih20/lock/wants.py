@@ -15,7 +15,7 @@ from dih20.errors import UsageError
 from dih20.lock.stand_in import read_package_list
 from dih20.paths import REPOSITORY
 
-SECTIONS = ("base", "apt", "wheels", "sources", "requirements")
+SECTIONS = ("base", "apt", "wheels", "sources", "requirements", "ci")
 BASES = ("stand-in", "vllm")
 
 
@@ -44,6 +44,8 @@ def _wanted(part: str, image: ImageConfig) -> Any:
         return {
             name: source.model_dump(exclude_none=True) for name, source in image.sources.items()
         }
+    if section == "ci":
+        return _ci(image)
     assert section == "requirements", f"no section {section!r}"
     source = image.sources[image.requirements.source]
     return [
@@ -51,6 +53,21 @@ def _wanted(part: str, image: ImageConfig) -> Any:
         source.model_dump(exclude_none=True),
         _targets(image),
     ]
+
+
+def _ci(image: ImageConfig) -> Any:
+    """What the CI image wants: its own file, the requirement locks it names, the base it stands on."""
+    from dih20.config import load_ci
+
+    ci = load_ci()
+    locks = {
+        name: hashlib.sha256(
+            (REPOSITORY / "requirements" / f"{name}.lock").read_bytes()
+        ).hexdigest()
+        for name in ci.requirements
+    }
+    own = ci.own_base.model_dump(mode="json") if ci.base == "own" and ci.own_base else None
+    return [sorted(ci.apt), locks, own or _base("stand-in", image)]
 
 
 def _base(name: str, image: ImageConfig) -> Any:

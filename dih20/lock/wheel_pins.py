@@ -28,9 +28,11 @@ class WheelPins:
         WheelPins(indexes, image).headers(target)
     """
 
-    def __init__(self, indexes: Indexes, image: ImageConfig) -> None:
+    def __init__(
+        self, indexes: Indexes, image: ImageConfig, kept: frozenset[tuple[str, str]] = frozenset()
+    ) -> None:
         self.indexes, self.image = indexes, image
-        self.shelf = Shelf(files=indexes.files, metadata=indexes.metadata)
+        self.shelf = Shelf(files=indexes.files, metadata=indexes.metadata, kept=kept)
         self._release: dict[str, SpecifierSet] | None = None
 
     def single(self, target: Target, wanted: str) -> IndexFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from dih20.config import load_image, load_mirrors
@@ -11,60 +12,119 @@ from dih20.errors import LockError, Unresolved
 from dih20.lock.base_pins import AptRoots
 from dih20.lock.canonical import render, write
 from dih20.lock.files import UNRESOLVED
+from dih20.lock.keeping import Keeping
 from dih20.lock.model import Lock
+from dih20.lock.moves import ABSENT, Move, moves, refuse_replaced
 from dih20.lock.sections import Resolver
-from dih20.lock.wants import BASES, SECTIONS, chosen, parts_of, wanted_by
+from dih20.lock.wants import BASES, SECTIONS, chosen, parts_of
 from dih20.paths import lock_file, shown
 from dih20.plan import Action, Plan
 
 
 def make_plan(
-    lock: Lock | None, image: ImageConfig, sections: tuple[str, ...], bases: tuple[str, ...] = BASES
+    keeping: Keeping,
+    image: ImageConfig,
+    sections: tuple[str, ...],
+    bases: tuple[str, ...] = BASES,
 ) -> Plan:
-    """Give a line per part: stale, missing, or resolved anew because asked for."""
+    """Give a line per part: kept as it is, or resolved and why."""
     actions = []
     for part in (part for name in sections for part in parts_of(name, bases)):
-        noted = lock.wants.get(part) if lock else None
-        if noted is None:
-            why = "never resolved"
-        elif noted != wanted_by(part, image):
-            why = "what is wanted has changed"
+        if why := keeping.why(part, image):
+            actions.append(Action(verb="resolve", target=part, why=why))
         else:
-            why = "answers what is wanted; newer versions may exist"
-        actions.append(Action(verb="resolve", target=part, why=why))
-    actions.append(Action(verb="write", target=shown(lock_file())))
+            why = "answers what is wanted; `--upgrade` takes newer versions"
+            actions.append(Action(verb="keep", target=part, why=why, needed=False))
+    needed = any(action.needed for action in actions)
+    actions.append(Action(verb="write", target=shown(lock_file()), needed=needed))
     return Plan(title=f"lock the inputs of image {image.name}", actions=tuple(actions))
 
 
 def write_lock(
-    ui: Console, *, only: str, base: str, image_name: str, only_plan: bool
+    ui: Console,
+    *,
+    only: str,
+    base: str,
+    image_name: str,
+    only_plan: bool,
+    upgrade: bool | str = False,
 ) -> dict[str, Any]:
-    """Resolve the chosen sections and replace the lock in one step."""
+    """Resolve what is stale or may move, show what moves, and replace the lock in one step.
+
+    Args:
+        upgrade: False keeps every pin that is still valid; True lets all move; else names that may.
+    """
     sections, bases = chosen(only, SECTIONS, "--only"), chosen(base, BASES, "--base")
     image, mirrors = load_image(image_name), load_mirrors()
     before = Lock.load() if lock_file().exists() else None
-    plan = make_plan(before, image, sections, bases)
+    keeping = Keeping.of(before, upgrade)
+    keeping.check_names([part for name in sections for part in parts_of(name, bases)])
+    plan = make_plan(keeping, image, sections, bases)
     ui.plan(plan)
-    if only_plan:
+    if only_plan and not keeping.is_upgrade:
         return plan.as_dict()
-    lock = before or Lock(image=image.name)
-    lock = lock.model_copy(update={"image": image.name})
-    if "apt" in sections and "base" not in sections and not set(bases) & set(lock.bases):
+    todo = [action.target for action in plan.actions if action.verb == "resolve"]
+    with AptRoots(mirrors) as roots:
+        lock = _resolved(Resolver(ui, image, mirrors, roots, keeping), todo, before, bases)
+    moved = moves(before, lock)
+    show_moves(ui, moved, asked=keeping.is_upgrade)
+    if not keeping.is_upgrade:
+        refuse_replaced(moved)
+    if only_plan:
+        actions = [move.action() for move in moved]
+        actions.append(Action(verb="write", target=shown(lock_file()), needed=bool(moved)))
+        return Plan(title="what an upgrade would move", actions=tuple(actions)).as_dict()
+    result = _keep(ui, before, lock) | {"moves": [move.action().details for move in moved]}
+    if (only or base) and "vllm" in bases:
+        _insist(ui, lock, sections, named=base != "")
+    return result
+
+
+def _resolved(
+    resolver: Resolver, todo: list[str], before: Lock | None, bases: tuple[str, ...]
+) -> Lock:
+    """Give the lock with these parts resolved, and with what stands on a base that moved."""
+    lock = before or Lock(image=resolver.image.name)
+    lock = lock.model_copy(update={"image": resolver.image.name})
+    if any(part.startswith("apt ") for part in todo) and not set(bases) & (
+        set(lock.bases) | {part.removeprefix("base ") for part in todo if part.startswith("base ")}
+    ):
         raise LockError(
             found="the lock holds no base, so apt cannot know what is there already",
             expected="bases, resolved before apt",
             remedy="run `./inv lock --only base,apt`",
         )
-    with AptRoots(mirrors) as roots:
-        resolver = Resolver(ui, image, mirrors, roots, bases)
-        for name in sections:
-            lock = resolver.section(name, lock)
+    for part in (part for section in SECTIONS for part in parts_of(section)):
+        if part in todo or _follows(part, before, lock):
+            lock = resolver.part(part, lock)
     known = {part for section in SECTIONS for part in parts_of(section)}
-    lock = lock.model_copy(update={"wants": {k: v for k, v in lock.wants.items() if k in known}})
-    result = _keep(ui, before, lock)
-    if (only or base) and "vllm" in bases:
-        _insist(ui, lock, sections, named=base != "")
-    return result
+    return lock.model_copy(update={"wants": {k: v for k, v in lock.wants.items() if k in known}})
+
+
+def _follows(part: str, before: Lock | None, lock: Lock) -> bool:
+    """Say whether packages were resolved on a base that has moved since: what it holds is other now."""
+    section, _, base = part.partition(" ")
+    if section == "apt":
+        was, now = before.bases.get(base) if before else None, lock.bases.get(base)
+        return was is not None and now is not None and was.digest != now.digest and base in lock.apt
+    if section == "ci" and lock.ci != UNRESOLVED and lock.ci.base is None:
+        return "stand-in" in lock.bases and lock.ci.base_digest != lock.bases["stand-in"].digest
+    return False
+
+
+def show_moves(ui: Console, moved: list[Move], *, asked: bool) -> None:
+    """Print old -> new of every pin that moves, comes or goes; a group that is all new takes one row."""
+    if moved:
+        rows = []
+        for where, group in groupby(moved, key=lambda move: move.where):
+            pins = list(group)
+            if len(pins) > 3 and all(pin.verb == "add" for pin in pins):
+                rows.append([where, f"{len(pins)} packages", ABSENT, "locked"])
+            else:
+                rows += [[where, pin.name, pin.old, pin.new] for pin in pins]
+        ui.table(["where", "name", "lock says", "now"], rows, title=f"{len(moved)} pins move")
+    elif asked:
+        ui.line("nothing would move: every pin is the newest that fits")
 
 
 def _keep(ui: Console, before: Lock | None, lock: Lock) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def write_rehearsal_lock(ui: Console, path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(REPOSITORY / "di.lock.yaml", path)
     before = _packages(Lock.load(path))
-    write_lock(ui, only="base,apt", base=_BASE, image_name="di-h20", only_plan=False)
+    write_lock(ui, only="base,apt", base=_BASE, image_name="di-h20", only_plan=False, upgrade=True)
     moved = moved_packages(before, _packages(Lock.load(path)))
     if not moved:
         return "nothing moved since the committed lock"

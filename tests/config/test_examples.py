@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from dih20.config.ci import CiConfig
 from dih20.config.engine import EngineConfig
 from dih20.config.host import HostConfig
 from dih20.config.image import ImageConfig
@@ -21,6 +22,7 @@ from dih20.paths import REPOSITORY
 EXAMPLES: list[tuple[str, type[Section]]] = [
     ("hosts/nv-h20.yaml", HostConfig),
     ("images/di-h20.yaml", ImageConfig),
+    ("ci.yaml", CiConfig),
     ("engine.yaml", EngineConfig),
     ("mirrors.yaml", Mirrors),
 ]

@@ -9,11 +9,11 @@ from dih20.lock.apt_root import AptRoot, prepare_root
 
 CONTROL = """\
 Package: {name}
-Version: 1.0
+Version: {version}
 Architecture: amd64
 Maintainer: nobody <n@example.org>
 Installed-Size: 10
-{extra}Filename: pool/main/{name}_1.0_amd64.deb
+{extra}Filename: pool/main/{name}_{version}_amd64.deb
 Size: 10
 SHA256: {sha256}
 Description: x
@@ -23,14 +23,19 @@ Description: x
 def small_apt(folder: Path) -> AptRoot:
     """Give a root that knows: tool needs lib exactly; lib needs base; extra recommends base."""
     packages = [
-        stanza("tool", "Depends: lib (= 1.0)\n"),
-        stanza("lib", "Depends: base\n"),
-        stanza("base"),
-        stanza("extra", "Recommends: base\n"),
+        ("tool", "1.0", "Depends: lib (= 1.0)\n"),
+        ("lib", "1.0", "Depends: base\n"),
+        ("base", "1.0", ""),
+        ("extra", "1.0", "Recommends: base\n"),
     ]
+    return apt_with(folder, packages)
+
+
+def apt_with(folder: Path, packages: list[tuple[str, str, str]]) -> AptRoot:
+    """Give a root whose mirror has these packages: name, version, further lines of the entry."""
     index = folder / "mirror/dists/trixie/main/binary-amd64/Packages"
     index.parent.mkdir(parents=True)
-    index.write_text("\n".join(packages) + "\n")
+    index.write_text("\n".join(stanza(*package) for package in packages) + "\n")
     digest = hashlib.sha256(index.read_bytes()).hexdigest()
     (folder / "mirror/dists/trixie/Release").write_text(
         "Suite: trixie\nCodename: trixie\nArchitectures: amd64\nComponents: main\n"
@@ -40,6 +45,7 @@ def small_apt(folder: Path) -> AptRoot:
     return prepare_root(folder / "root", "trixie", "amd64", mirror, source="[trusted=yes]")
 
 
-def stanza(name: str, extra: str = "") -> str:
+def stanza(name: str, version: str, extra: str = "") -> str:
     """Give a package's entry in the mirror's index."""
-    return CONTROL.format(name=name, extra=extra, sha256=f"{sum(name.encode()):064x}")
+    sha256 = f"{sum((name + version).encode()):064x}"
+    return CONTROL.format(name=name, version=version, extra=extra, sha256=sha256)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dih20.config import load_image
 from dih20.console import Console
 from dih20.errors import FetchError, Unresolved
 from dih20.fetch.base_image import fetch_base_image
@@ -107,18 +106,17 @@ def test_apt_packages_are_resolved_against_the_packages_in_the_pulled_base(
     registry = start_index()
     digest = push_image(registry, "v1", STATUS)
     base = registry_base(registry, digest)
-    image = load_image().model_copy(update={"apt": ("tool",)})
     roots: Any = Roots(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", private_engine.url)
     with pytest.raises(
         Unresolved, match=f"no engine here holds 127.0.0.1:{registry.port}/team/base@{digest}"
     ):
-        apt_closure(base, image, roots)
+        apt_closure(base, ["tool"], roots)
     fetch_base_image(ui, base)
     assert ui.steps[-1].status == "miss"
     fetch_base_image(ui, base)
     assert ui.steps[-1].status == "hit"
-    assert [f.name for f in apt_closure(base, image, roots)] == ["lib", "tool"]
+    assert [f.name for f in apt_closure(base, ["tool"], roots)] == ["lib", "tool"]
     assert engine.containers.list(all=True, filters={"ancestor": base.reference}) == []
 
 

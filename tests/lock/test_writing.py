@@ -104,9 +104,15 @@ def write_configs(tmp_path: Path, values: dict[str, Any], index: LocalIndex) -> 
 
 
 def make(
-    ui: Console, only: str = SECTIONS, *, base: str = "", only_plan: bool = False
+    ui: Console,
+    only: str = SECTIONS,
+    *,
+    base: str = "",
+    only_plan: bool = False,
+    upgrade: bool | str = False,
 ) -> dict[str, Any]:
-    return write_lock(ui, only=only, base=base, image_name="di-h20", only_plan=only_plan)
+    how: dict[str, Any] = {"base": base, "only_plan": only_plan, "upgrade": upgrade}
+    return write_lock(ui, only=only, image_name="di-h20", **how)
 
 
 def check(ui: Console, only: str = SECTIONS, *, offline: bool = False) -> dict[str, Any]:
@@ -168,7 +174,7 @@ class TestWrite:
         change_wants(tmp_path, project, nccl="nccl==2.33.0")
         del project.projects["pytest"]
         with pytest.raises(LockError, match="no index has the project 'pytest'"):
-            make(ui)
+            make(ui, upgrade=True)
         assert (tmp_path / "di.lock.yaml").read_bytes() == before
 
 
