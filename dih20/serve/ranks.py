@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,8 @@ class RankProcess:
         self.guard: subprocess.Popen[bytes] | None = None
         self.info: dict[str, Any] | None = None
         self.memory: tuple[int, int] | None = None
-        self.steps, self.exit_code, self.fatal = 0, None, ""
-        self.exit_code: int | None
+        self.exit_code: int | None = None
+        self.steps, self.fatal = 0, ""
         self.phase = "starting"
         self.tail: list[str] = []
         self.left: list[int] = []
@@ -108,7 +110,9 @@ class RankProcess:
     async def _reap(self, process: subprocess.Popen[bytes]) -> None:
         while process.poll() is None:
             await asyncio.sleep(0.005)
-        end_strays()
+        until = time.monotonic() + 5.0
+        while end_strays() and time.monotonic() < until:
+            await asyncio.sleep(0.01)
         self.ended.set()
         self._hear(self, {"t": "ended"})
 
@@ -127,15 +131,20 @@ class RankProcess:
 _guards: set[int] = set()
 
 
-def end_strays() -> None:
-    """Kill what a guard that was itself killed has left to us."""
+def end_strays() -> int:
+    """Kill what a guard that was itself killed has left to us; give how many are not gone yet.
+
+    They are in another session than ours: each guard began one.
+    """
+    left = 0
     for pid in guard.children(os.getpid()):
-        if pid not in _guards:
-            try:
-                os.kill(pid, 9)
-                os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                continue  # it ended by itself
+        try:
+            if pid not in _guards and os.getsid(pid) != os.getsid(0):
+                os.kill(pid, signal.SIGKILL)
+                left += os.waitpid(pid, os.WNOHANG)[0] == 0
+        except (ProcessLookupError, ChildProcessError):
+            continue  # it ended by itself
+    return left
 
 
 class Fleet:
@@ -145,7 +154,7 @@ class Fleet:
         self._settings = settings
         self.ranks = [RankProcess(rank, hear) for rank in range(settings.ranks)]
         self._folder = tempfile.TemporaryDirectory(prefix="dih20-serve-")
-        self._wakes = 0
+        self._wakes, self._stopped = 0, False
 
     async def start(self) -> None:
         guard.prctl(guard.SET_SUBREAPER, 1)
@@ -179,6 +188,9 @@ class Fleet:
 
     async def stop(self, patience_s: float) -> list[int]:
         """End all ranks, by asking and then by force; give the pids that would not die."""
+        if self._stopped:
+            return []
+        self._stopped = True
         self._wakes += 1
         started = [rank for rank in self.ranks if rank.guard is not None]
         for rank in started:

@@ -88,15 +88,20 @@ class RequestTable:
         elif ticket in self.waiting:
             self.waiting.remove(ticket)
 
-    def stepped_with(self, emissions: Sequence[list[Any]]) -> None:
-        """Hand a step's emissions to their sinks."""
+    def stepped_with(self, emissions: Sequence[list[Any]]) -> int:
+        """Hand a step's emissions to their sinks; give the number of tokens."""
         self.stepped = time.monotonic()
-        freed = False
+        freed, tokens = False, 0
         for emission in emissions:
             ticket = self.running.get(emission[0])
             if ticket is None:
                 continue  # cancelled while the step ran
-            enough = ticket.sink.take(emission)
+            tokens += len(emission[1])
+            try:
+                enough = ticket.sink.take(emission)
+            except Exception as fault:  # noqa: BLE001 - one answer's fault must not end the others
+                ticket.sink.fail(f"the answer could not be shown: {type(fault).__name__}: {fault}")
+                enough = True
             if emission[4] is not None:
                 self._release(ticket)
                 freed = True
@@ -104,6 +109,7 @@ class RequestTable:
                 self.cancel(ticket)
         if freed:
             self._dispatch()
+        return tokens
 
     def fail_all(self, message: str) -> None:
         """End every request with one clear error."""

@@ -13,10 +13,12 @@ import uvicorn
 
 from dih20.errors import ServeError
 from dih20.serve.api.app import make_app
-from dih20.serve.api.protocol import StreamingProtocol
+from dih20.serve.api.protocol import enforce_deadlines, limited
 from dih20.serve.service import Service
 from dih20.serve.settings import Settings
 from dih20.serve.state import write_json
+
+_IDLE_S = 30.0  # of a connection between two requests
 
 
 class _Server(uvicorn.Server):
@@ -50,13 +52,13 @@ async def serve(settings: Settings) -> ServeError | None:
     service = Service(settings)
     config = uvicorn.Config(
         make_app(service),
-        http=StreamingProtocol,
+        http=limited(settings.limits),
         ws="none",
         lifespan="off",
         access_log=False,
-        log_level="warning",
+        log_level="error",
         server_header=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=int(_IDLE_S),
         timeout_graceful_shutdown=5,
         backlog=2048,
     )
@@ -67,6 +69,9 @@ async def serve(settings: Settings) -> ServeError | None:
     http = asyncio.create_task(server.serve(sockets=[bound]))
     while not server.started and not http.done():
         await asyncio.sleep(0.005)
+    connections = server.server_state.connections
+    watch = asyncio.create_task(enforce_deadlines(connections, settings.limits, _IDLE_S + 5))
+    gpus = asyncio.create_task(service.watch_gpus())
     host, port = bound.getsockname()[:2]
     print(f"[serve] http://{host}:{port} instance {service.instance}", flush=True)
     if settings.port_file:
@@ -75,5 +80,7 @@ async def serve(settings: Settings) -> ServeError | None:
     try:
         return await service.run()
     finally:
+        watch.cancel()
+        gpus.cancel()
         server.should_exit = True
         await http

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,17 @@ from dih20 import __version__
 from dih20.errors import EngineStartFailed, GateFailed, RankLost, ServeError
 from dih20.serve.gate.asking import Verdict, ask_all
 from dih20.serve.gate.questions import canary_questions
+from dih20.serve.gpu_memory import GpuMemory, read_gpu_memory
 from dih20.serve.metrics import Metrics
 from dih20.serve.ranks import Fleet, Message, RankProcess
+from dih20.serve.rate import Rate
 from dih20.serve.requests import RequestTable
 from dih20.serve.settings import Settings, load_tokens
 from dih20.serve.state import STARTING, LastStart, State
 from dih20.serve.text.codec import Codec
 
 _ORDER = ("starting", "loading", "warming", "ready")
-_LOOK_EVERY_S = 0.25
+_LOOK_EVERY_S, _GPUS_EVERY_S = 0.25, 5.0
 CANARY_FOLDER = Path(__file__).parents[2] / "v41" / "canary" / "data"
 
 
@@ -29,7 +33,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.instance = secrets.token_hex(8)
+        self.instance = settings.instance or secrets.token_hex(8)
         subject = {"engine": settings.engine, "model": str(settings.model), "ranks": settings.ranks}
         self.state = State(LastStart(settings.state_dir, subject))
         self.metrics, self.table = Metrics(), RequestTable(settings.limits.max_queue)
@@ -38,7 +42,9 @@ class Service:
         self.fleet = Fleet(settings, self._hear)
         self.verdict: Verdict | None = None
         self.info: dict[str, Any] = {}
-        self.last_error = ""
+        self.rate = Rate()
+        self.gpus: tuple[GpuMemory, ...] = ()
+        self.last_error, self.last_error_at = "", 0.0
         self._changed, self._stop = asyncio.Event(), asyncio.Event()
         self._fault: ServeError | None = None
         self.metrics.phase = lambda: self.state.phase
@@ -80,19 +86,37 @@ class Service:
             await self._drain()
             return None
         except ServeError as fault:
-            self.last_error = fault.found
+            self.note_error(fault.found)
             self.state.fail(fault.found)
             self._say(str(fault))
             self.table.fail_all(f"the server stopped: {fault.found.splitlines()[0]}")
+            await self._end_ranks(0.0)
+            await self._linger()
             return fault
         finally:
-            left = await self.fleet.stop(
-                0 if self._fault else self.settings.deadlines.close_timeout_s
-            )
-            if left:
-                self._say(f"processes that could not be ended: {left}")
+            await self._end_ranks(self.settings.deadlines.close_timeout_s)
             if self.state.phase != "failed":
                 self.state.enter("stopped")
+
+    async def watch_gpus(self) -> None:
+        """Read the GPUs' memory now and then, for the status page."""
+        while True:
+            self.gpus = await read_gpu_memory()
+            await asyncio.sleep(_GPUS_EVERY_S)
+
+    async def _end_ranks(self, patience_s: float) -> None:
+        if left := await self.fleet.stop(patience_s):
+            self._say(f"processes that could not be ended: {left}")
+
+    async def _linger(self) -> None:
+        """Let those who ask hear why it failed; a signal cuts it short."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.deadlines.failed_linger_s):
+                await self._stop.wait()
+
+    def note_error(self, text: str) -> None:
+        """Keep an error for the status page."""
+        self.last_error, self.last_error_at = text, time.monotonic()
 
     async def _start(self) -> None:
         """Start the ranks and wait as long as they live and make progress."""
@@ -184,7 +208,8 @@ class Service:
         if kind == "step":
             rank.steps, rank.memory = message["n"], message["mem"]
             self.metrics.step_time.observe(message["ns"] / 1e9)
-            self.table.stepped_with(message["e"])
+            count = self.table.stepped_with(message["e"])
+            self.rate.add(count, self.table.stepped)
         elif kind == "line":
             if self.state.phase in STARTING:
                 self.state.progress(message["line"])
@@ -216,6 +241,7 @@ class Service:
     def _ended(self, rank: RankProcess) -> None:
         """A rank is gone: unless that was asked for, it ends everything."""
         if self._stop.is_set() or self._fault:
+            self.table.fail_all(f"rank {rank.rank} ended while the server was stopping")
             self._changed.set()
             return
         code = rank.exit_code

@@ -44,6 +44,7 @@ class Deadlines(Part):
     stall_timeout_s: Seconds = 300.0  # work pending and no engine step
     drain_timeout_s: Seconds = 30.0  # after SIGTERM, for requests that are running
     close_timeout_s: Seconds = 10.0  # for a rank to end by itself; then it is killed
+    failed_linger_s: Annotated[float, Field(ge=0, le=3600)] = 3.0  # HTTP goes on to say why
 
 
 class Gate(Part):
@@ -65,7 +66,8 @@ class Settings(Part):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # 0: any free one; see port_file
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    port_file: Path | None = None  # {"port", "pid", "host"} once HTTP listens
+    port_file: Path | None = None  # {"host", "port", "pid", "instance"} once HTTP listens
+    instance: str = ""  # whoever starts the server names it, to know it again; default: random
     state_dir: Path | None = None  # keeps how long the last start took
     tokens_file: Path | None = None  # bearer tokens, one a line; without it nobody is asked
     limits: Limits = Limits()

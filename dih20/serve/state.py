@@ -49,6 +49,11 @@ class State:
         self.reason = reason
 
     @property
+    def phases_s(self) -> dict[str, float]:
+        """Give the seconds spent in each phase, the current one included."""
+        return {**self._spent, self.phase: round(self.phase_elapsed_s, 3)}
+
+    @property
     def elapsed_s(self) -> float:
         return self.clock() - self.started
 

@@ -118,25 +118,30 @@ class PacedEngine:
             time.sleep(3600)
         if self._options.get("staggered"):
             return self._staggered()
+        emissions = self._take_failed() + [self._emit(each) for each in [*self._running.values()]]
         self._next_ns = max(self._next_ns + self._step_ns, time.monotonic_ns())
-        time.sleep(max(0, self._next_ns - time.monotonic_ns()) / 1e9)
-        now = time.monotonic_ns()
-        return self._take_failed() + [self._emit(each, now) for each in [*self._running.values()]]
+        return self._at(self._next_ns, emissions)
 
     def _staggered(self) -> list[Emission]:
         first = min((each.due_ns for each in self._running.values()), default=0)
-        time.sleep(max(0, first - time.monotonic_ns()) / 1e9)
-        now = time.monotonic_ns()
-        due = [each for each in self._running.values() if each.due_ns <= now]
+        due = [each for each in self._running.values() if each.due_ns <= first + 100_000]
         for each in due:
             each.due_ns += self._step_ns
-        return self._take_failed() + [self._emit(each, now) for each in due]
+        return self._at(first, self._take_failed() + [self._emit(each) for each in due])
+
+    def _at(self, due_ns: int, emissions: list[Emission]) -> list[Emission]:
+        """Wait, then stamp: what a fake knows beforehand must not count as the gateway's time."""
+        time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)
+        now = time.monotonic_ns()
+        for each in emissions:
+            each.emitted_ns = now
+        return emissions
 
     def _take_failed(self) -> list[Emission]:
         failed, self._failed = self._failed, []
         return failed
 
-    def _emit(self, running: _Running, now: int) -> Emission:
+    def _emit(self, running: _Running) -> Emission:
         request, place = running.request, running.place
         token = running.answer[place]
         running.place += 1
@@ -151,7 +156,7 @@ class PacedEngine:
         value = self._log_prob(place)
         top = [[(token + i, value - i) for i in range(request.logprobs or 0)]]
         return Emission(
-            id=request.id, tokens=[token], emitted_ns=now, finish=finish,
+            id=request.id, tokens=[token], emitted_ns=0, finish=finish,
             logprobs=[value] if wanted else [], top=top if request.logprobs else [],
         )  # fmt: skip
 

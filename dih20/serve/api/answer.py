@@ -37,6 +37,11 @@ class Answer:
                 text += self._stops.end()
         return text
 
+    @property
+    def is_whole(self) -> bool:
+        """Say whether no character is incomplete."""
+        return self._decoder.is_whole
+
     def usage(self) -> dict[str, int]:
         return {
             "prompt_tokens": self.prompt_tokens,

@@ -14,6 +14,7 @@ from dih20.serve.api.auth import authorise
 from dih20.serve.api.errors import ApiError
 from dih20.serve.api.health import health_routes
 from dih20.serve.api.openai import Route
+from dih20.serve.api.status import status_routes
 from dih20.serve.service import Service
 
 
@@ -21,6 +22,7 @@ def make_app(service: Service) -> FastAPI:
     """Give the ASGI application of a service."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(health_routes(service))
+    app.include_router(status_routes(service))
     started = int(time.time())
 
     @app.get("/v1/models")

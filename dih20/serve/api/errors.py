@@ -9,7 +9,6 @@ import orjson
 
 _TYPES = {
     401: "authentication_error",
-    404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable_error",

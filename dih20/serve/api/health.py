@@ -27,29 +27,34 @@ def health_routes(service: Service) -> APIRouter:
             "elapsed_s": round(state.elapsed_s, 3),
         }
 
+    def startup() -> dict[str, Any]:
+        eta = state.eta_s
+        return about() | {
+            "phase_elapsed_s": round(state.phase_elapsed_s, 3),
+            "phases_s": state.phases_s,
+            "eta_s": None if eta is None else round(eta, 1),
+            "fraction": state.fraction,
+            "progress_line": state.line,
+            "progress_age_s": round(state.clock() - state.progressed, 1),
+            "reason": state.reason,
+            "ranks": [rank.describe() for rank in service.fleet.ranks],
+        }
+
     @routes.get("/livez")
     async def livez() -> Response:
         return _json(200, about() | {"alive": True})
 
     @routes.get("/startupz")
     async def startupz() -> Response:
-        eta = state.eta_s
-        values = about() | {
-            "phase_elapsed_s": round(state.phase_elapsed_s, 3),
-            "eta_s": None if eta is None else round(eta, 1),
-            "fraction": state.fraction,
-            "line": state.line,
-            "reason": state.reason,
-            "silent_s": round(state.clock() - state.progressed, 1),
-            "ranks": [rank.describe() for rank in service.fleet.ranks],
-        }
-        return _json(200 if state.phase in ("ready", "draining") else 503, values)
+        """Say how far the start is; 200 as long as it may still succeed, or has."""
+        return _json(503 if state.phase in ("failed", "stopped") else 200, startup())
 
     @routes.get("/readyz")
     @routes.get("/health")
     async def readyz() -> Response:
+        """Say 200 only after a known question was answered, and while new ones are taken."""
         ready = state.phase == "ready"
-        values = about() | {"ready": ready, "reason": state.reason, "gate": service.evidence()}
+        values = startup() | {"ready": ready, "gate": service.evidence()}
         return _json(200 if ready else 503, values)
 
     @routes.get("/progressz")

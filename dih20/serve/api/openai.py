@@ -17,7 +17,8 @@ from dih20.serve.api.errors import ApiError, invalid
 from dih20.serve.api.frames import Frames, whole
 from dih20.serve.api.params import Asked, parse
 from dih20.serve.api.protocol import TRANSPORT
-from dih20.serve.api.sinks import StreamSink, WholeSink
+from dih20.serve.api.sinks import WholeSink
+from dih20.serve.api.stream_sink import StreamSink
 from dih20.serve.requests import QueueFull, Ticket
 from dih20.serve.service import Service
 from dih20.serve.text.chat import TemplateRefused
@@ -75,9 +76,10 @@ class Route:
         """Read the body, no further than the limit."""
         limit = self._service.settings.limits.body_bytes
         headers = dict(scope["headers"])
-        kind = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+        kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if kind != b"application/json":
-            raise ApiError(415, "the body must be application/json")
+            # a page in a browser can send any other kind to this machine without being asked first
+            raise ApiError(415, "the body must be sent as content-type: application/json")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
@@ -132,10 +134,10 @@ class Route:
         longest = min(service.info["max_model_len"], limits.max_model_len or 1 << 62)
         room = longest - len(prompt)
         if room < 1 or (asked.max_tokens or 1) > room:
-            wanted = f" and max_tokens {asked.max_tokens}" if asked.max_tokens else ""
+            wanted = f" and {asked.max_tokens} of the answer" if asked.max_tokens else ""
             raise invalid(
-                f"the model takes {longest} tokens; the {where} of {len(prompt)}{wanted} do not fit",
-                where,
+                f"the model takes {longest} tokens: {len(prompt)} of {where}{wanted} do not fit",
+                where if room < 1 else "max_tokens",
                 "context_length_exceeded",
             )
         return {
@@ -193,7 +195,7 @@ class Route:
         )  # fmt: skip
         sink = StreamSink(
             answer, frames, scope["extensions"][TRANSPORT], metrics,
-            with_log_probs=asked.logprobs is not None, plain=not asked.stop,
+            self._service.codec.json_table, with_log_probs=asked.logprobs is not None, plain=not asked.stop,
             include_usage=asked.include_usage,
             buffer_bytes=self._service.settings.limits.buffer_bytes,
         )  # fmt: skip
@@ -261,10 +263,7 @@ def send_error(send: Send, fault: ApiError) -> Awaitable[None]:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(
-        413, f"the body is larger than {limit} bytes", code="body_too_large",
-        headers={"connection": "close"},
-    )  # fmt: skip
+    return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")
 
 
 def _new_id(chat: bool) -> str:

@@ -128,10 +128,8 @@ class _Fields:
                     f"unsupported parameter {name!r}", name[:100], code="unsupported_parameter"
                 )
             if not any(
-                (value == each
-                and type(value) is type(each))
-                or (value == each
-                and _kind(value) == "a number" == _kind(each))
+                (value == each and type(value) is type(each))
+                or (value == each and _kind(value) == "a number" == _kind(each))
                 for each in allowed
             ):
                 shown = " or ".join(orjson.dumps(each).decode() for each in allowed)

@@ -10,7 +10,10 @@ Told on CONTROL, one JSON object a line: {"line"}, and at the end {"exit", "tail
 Standard library only: it must start fast and stay small.
 """
 
+from __future__ import annotations
+
 import collections
+import contextlib
 import ctypes
 import json
 import os
@@ -26,15 +29,15 @@ SET_PDEATHSIG, SET_SUBREAPER = 1, 36
 _TAIL_LINES, _LINE_BYTES, _TELL_EVERY_S = 60, 4000, 0.2
 
 
-def prctl(option, value):
+def prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def children(pid):
+def children(pid: int) -> list[int]:
     """Give the pids whose parent is this one."""
-    found = []
+    found: list[int] = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -47,20 +50,19 @@ def children(pid):
     return found
 
 
-def end_all(deadline_s=5.0):
+def end_all(deadline_s: float = 5.0) -> list[int]:
     """Kill every descendant, also those that appear meanwhile; give those that would not die."""
     until = time.monotonic() + deadline_s
     while True:
-        below, queue = [], [os.getpid()]
+        below: list[int] = []
+        queue = [os.getpid()]
         while queue:
             more = children(queue.pop())
             below += more
             queue += more
         for pid in below:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -74,12 +76,12 @@ def end_all(deadline_s=5.0):
 class Output:
     """The rank's lines: marked, shortened, copied on; the last ones kept."""
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self.mark = f"[{name}] ".encode()
-        self.tail = collections.deque(maxlen=_TAIL_LINES)
+        self.tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self.held, self.cut = b"", 0
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> None:
         *lines, self.held = (self.held + data).split(b"\n")
         if len(self.held) > _LINE_BYTES:
             self.cut += len(self.held) - _LINE_BYTES
@@ -95,27 +97,23 @@ class Output:
             shown.append(self.mark + line + b"\n")
         copy(b"".join(shown))
 
-    def end(self):
+    def end(self) -> None:
         if self.held:
             self.feed(b"\n")
 
 
-def copy(data):
-    try:
+def copy(data: bytes) -> None:
+    with contextlib.suppress(OSError):  # whoever read it is gone; the rank must not end for that
         while data:
             data = data[os.write(1, data) :]
-    except OSError:
-        pass  # whoever read our output is gone; the rank must not end for that
 
 
-def tell(control, message):
-    try:
+def tell(control: socket.socket, message: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):  # the gateway is gone, and the next poll sees that
         control.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        pass  # the gateway is gone, and the next poll sees that
 
 
-def drain(pipe, output):
+def drain(pipe: int, output: Output) -> None:
     """Take what the rank wrote last; what its children still write is not waited for."""
     os.set_blocking(pipe, False)
     try:
@@ -129,7 +127,7 @@ def drain(pipe, output):
     output.end()
 
 
-def main():
+def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     name, command = sys.argv[2], sys.argv[4:]
     keep = int(command[-1])
@@ -138,7 +136,7 @@ def main():
         signal.signal(number, signal.SIG_IGN)  # the gateway decides when a rank ends
     me = os.getpid()
 
-    def before():
+    def before() -> None:
         prctl(SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:
             os._exit(1)
@@ -153,7 +151,8 @@ def main():
         bufsize=0,
     )
     os.close(keep)
-    output = watch(control, rank, Output(name))
+    output = Output(name)
+    watch(control, rank, output)
     code = rank.poll()
     left = end_all()  # reaps the rank too, when it was still running
     code = -signal.SIGKILL if code is None else code
@@ -161,8 +160,9 @@ def main():
     return 0
 
 
-def watch(control, rank, output):
+def watch(control: socket.socket, rank: subprocess.Popen[bytes], output: Output) -> None:
     """Copy output until the rank has ended or the gateway is gone."""
+    assert rank.stdout is not None
     pipe, told = rank.stdout.fileno(), 0.0
     pidfd = os.pidfd_open(rank.pid)
     poller = select.poll()
@@ -182,9 +182,9 @@ def watch(control, rank, output):
                 tell(control, {"line": output.tail[-1]})
         if pidfd in ready:
             drain(pipe, output)
-            return output
+            return
         if control.fileno() in ready:
-            return output
+            return
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Rank:
             awake = agreed.work or self._engine.has_work() or self._wakes > agreed.wakes
             if self._closing and not awake:
                 return
-            self._take(self._channel.receive(0 if awake else None))
+            self._take(self._channel.receive(wait=not awake))
             if self._channel.closed:
                 return
             if not awake and not self._engine.has_work() and self._wakes <= agreed.wakes:
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     channel.send({"t": "hello", "pid": os.getpid()})
     first: list[dict[str, Any]] = []
     while not first and not channel.closed:
-        first = channel.receive(None)
+        first = channel.receive(wait=True)
     if channel.closed:
         return FAILED
     try:

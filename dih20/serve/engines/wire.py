@@ -66,15 +66,12 @@ class Channel:
     def send(self, message: dict[str, Any]) -> None:
         self._sock.sendall(pack(message))
 
-    def receive(self, timeout_s: float | None) -> list[dict[str, Any]]:
-        """Give what has come; waits for something when timeout_s is None, 0 only looks."""
-        self._sock.settimeout(timeout_s)
+    def receive(self, *, wait: bool) -> list[dict[str, Any]]:
+        """Give what has come; wait for something, or only look."""
         try:
-            data = self._sock.recv(1 << 20)
-        except (BlockingIOError, TimeoutError):
+            data = self._sock.recv(1 << 20, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
             return []
-        finally:
-            self._sock.settimeout(None)
         if not data:
             self.closed = True
             return []

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from dih20.errors import ConfigError
 from dih20.serve.text.chat import CANARY_TEMPLATE, ChatTemplate, find_template
 from dih20.serve.text.decoding import TextDecoder
@@ -19,6 +21,7 @@ class Codec:
 
     tokenizer: Any  # tokenizers.Tokenizer
     table: list[bytes]
+    json_table: list[bytes | None]  # a token's text as JSON; None where it is no whole text
     chat: ChatTemplate | None
 
     @classmethod
@@ -32,9 +35,11 @@ class Codec:
         template = find_template(folder, config)
         if template is None and canary:
             template = CANARY_TEMPLATE.read_text(encoding="utf-8")
+        table = token_bytes(json.loads(text))
         return cls(
             tokenizer=Tokenizer.from_str(text),
-            table=token_bytes(json.loads(text)),
+            table=table,
+            json_table=[_as_json(each) for each in table],
             chat=None if template is None else ChatTemplate(template, _special(config)),
         )
 
@@ -52,6 +57,13 @@ class Codec:
         """Give the text of a whole answer."""
         decoder = self.decoder()
         return "".join([decoder.feed(token) for token in ids]) + decoder.end()
+
+
+def _as_json(data: bytes) -> bytes | None:
+    try:
+        return orjson.dumps(data.decode()) if data else None
+    except UnicodeDecodeError:
+        return None
 
 
 def _read(path: Path) -> str:

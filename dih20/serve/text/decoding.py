@@ -17,6 +17,11 @@ class TextDecoder:
         """Give the text that is certain now; empty while a character is incomplete."""
         return self._utf8.decode(self._table[token])
 
+    @property
+    def is_whole(self) -> bool:
+        """Say whether no character is incomplete, so that a whole token can be shown as it is."""
+        return not self._utf8.getstate()[0]
+
     def end(self) -> str:
         """Give what is left: U+FFFD for a character that never became whole."""
         return self._utf8.decode(b"", final=True)
