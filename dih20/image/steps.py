@@ -78,12 +78,13 @@ def load_steps(folder: Path | None = None) -> tuple[Step, ...]:
 
 
 def _helper(folder: Path, name: str) -> Path:
-    for path in (folder / "lib" / name, REPOSITORY / "images/di-h20/lib" / name, _INSIDE / name):
+    shared = (REPOSITORY / "images/di-h20/lib", _INSIDE, REPOSITORY / "requirements")
+    for path in (place / name for place in (folder / "lib", *shared)):
         if path.is_file():
             return path
     raise ConfigError(
         found=f"{shown(folder)}/image.yaml uses {name}",
-        expected=f"a file of {shown(folder)}/lib or {shown(_INSIDE)}",
+        expected=f"a file of {shown(folder)}/lib or of {', '.join(map(shown, shared))}",
         remedy="correct the name",
     )
 
