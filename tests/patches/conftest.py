@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import subprocess
@@ -117,7 +118,8 @@ def sdist_lock(patches: Path) -> Callable[[Files], Lock]:
         from dih20.fetch.cache import place
 
         packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        unclocked = gzip.GzipFile(fileobj=packed, mode="wb", mtime=0)  # the same bytes each second
+        with unclocked, tarfile.open(fileobj=unclocked, mode="w") as tar:
             for name, content in files.items():
                 member = tarfile.TarInfo(f"deepinfer-0.1.0/{name}")
                 member.size = len(content)

@@ -66,7 +66,7 @@ class ParsedModule:
         return self.positions[node]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def parse(text: str) -> ParsedModule:
     """Read a module; libcst.ParserSyntaxError when it is not Python."""
     wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
