@@ -12,13 +12,24 @@ from dih20.cli import Run, task
         "vendor": "also the heavy real builds (mark vendor)",
         "only": "a pytest expression, as for pytest -k",
         "path": "test files or folders, separated by commas",
+        "marks": "only tests with one of these marks: docker, ssh, nvcc, torch",
+        "without": "leave out tests with these marks, and do not set up what they need",
     }
 )
-def test(run: Run, vendor: bool = False, only: str = "", path: str = "") -> dict[str, Any]:
+def test(
+    run: Run,
+    vendor: bool = False,
+    only: str = "",
+    path: str = "",
+    marks: str = "",
+    without: str = "",
+) -> dict[str, Any]:
     """The tests; sets up what they need on this machine first."""
+    from dih20.dev.selection import selection
     from dih20.dev.testing import run_tests
 
-    return run_tests(run.ui, vendor=vendor, only=only, paths=[p for p in path.split(",") if p])
+    wanted = selection(vendor=vendor, only=only, path=path, marks=marks, without=without)
+    return run_tests(run.ui, wanted)
 
 
 @task()

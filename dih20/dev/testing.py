@@ -11,10 +11,10 @@ from typing import Any
 
 from dih20 import groups
 from dih20.console import Console
+from dih20.dev.selection import Selection
 from dih20.errors import TestsFailed
 from dih20.paths import REPOSITORY
 
-DEFAULT_MARKS = "not vendor and not gpu and not nvcc_full"
 LINTERS = (
     ["ruff", "format", "--check", "."],
     ["ruff", "check", "."],
@@ -22,17 +22,15 @@ LINTERS = (
 )
 
 
-def run_tests(ui: Console, *, vendor: bool, only: str, paths: list[str]) -> dict[str, Any]:
+def run_tests(ui: Console, wanted: Selection) -> dict[str, Any]:
     """Install the groups, prepare the host, run pytest; a skipped docker or ssh test is a failure."""
     from dih20.rehearse.host_packages import ensure_host_packages
 
-    for group in ("dev", "torch"):
+    for group in wanted.groups:
         groups.ensure(ui, group)
-    ensure_host_packages(ui)
-    command = [sys.executable, "-m", "pytest", "-m", "vendor" if vendor else DEFAULT_MARKS]
-    command += ["-k", only] if only else []
-    command += paths
-    return _run(ui, command)
+    if wanted.needs_host_packages:
+        ensure_host_packages(ui)
+    return _run(ui, [sys.executable, "-m", "pytest", *wanted.options()])
 
 
 def run_linters(ui: Console) -> dict[str, Any]:

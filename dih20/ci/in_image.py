@@ -1,0 +1,104 @@
+"""Run a job's commands inside the CI image: a copy of the working tree, no network, nothing kept."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dih20.ci.checkout import write_checkout
+from dih20.console import Console
+from dih20.errors import EngineError
+from dih20.image.output_lines import lines_of
+from dih20.paths import REPOSITORY
+
+if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
+
+CHECKOUT = "/ci/checkout"
+# Some tests ask git what is in the repository; a copy without history answers them.
+_PRELUDE = ("git init -q .", "git add -A")
+
+
+def run_commands(
+    ui: Console,
+    client: docker.DockerClient,
+    image: str,
+    commands: Sequence[Sequence[str]],
+    *,
+    log: Path,
+    limit_s: float,
+) -> int:
+    """Give the exit code of the first command that failed, else 0; 124 when the job ran too long."""
+    script = "\n".join([*_PRELUDE, *(shlex.join(command) for command in commands)])
+    with _container(client, image, script) as container:
+        with ui.step("copy", "the working tree into the image") as step:
+            with tempfile.TemporaryFile() as tar:
+                count = write_checkout(REPOSITORY, tar, prefix=CHECKOUT.lstrip("/"))
+                step.note = f"{count} files, {tar.tell() / 1e6:.1f} MB"
+                tar.seek(0)
+                container.put_archive("/", tar)
+        container.start()
+        with _deadline(container, limit_s) as overdue:
+            _follow(ui, container, log)
+            code = int(container.wait()["StatusCode"])
+        return 124 if overdue.is_set() else code
+
+
+@contextlib.contextmanager
+def _container(client: docker.DockerClient, image: str, script: str) -> Iterator[Container]:
+    from docker.errors import DockerException
+
+    try:
+        container = client.containers.create(
+            image,
+            entrypoint=["/bin/sh", "-eu", "-c", script],
+            command=[],
+            working_dir=CHECKOUT,
+            environment={"CI": "true", "HOME": "/root", "PYTHONUNBUFFERED": "1"},
+            network_mode="none",
+            labels={"dih20.role": "ci-job"},
+        )
+    except DockerException as problem:
+        raise EngineError(
+            found=f"no container can be made from {image}: {problem}",
+            expected="the CI image in this engine",
+            remedy="run `./inv ci-image`, then the command again",
+        ) from None
+    try:
+        yield container
+    finally:
+        with contextlib.suppress(DockerException):
+            container.remove(force=True)
+
+
+@contextlib.contextmanager
+def _deadline(container: Container, limit_s: float) -> Iterator[threading.Event]:
+    from docker.errors import DockerException
+
+    overdue = threading.Event()
+
+    def kill() -> None:
+        overdue.set()
+        with contextlib.suppress(DockerException):
+            container.kill()
+
+    timer = threading.Timer(limit_s, kill)
+    timer.start()
+    try:
+        yield overdue
+    finally:
+        timer.cancel()
+
+
+def _follow(ui: Console, container: Container, log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8", errors="backslashreplace") as out:
+        for line in lines_of(container.logs(stream=True, follow=True)):
+            out.write(line + "\n")
+            ui.line(f"    {line}", style="dim")
