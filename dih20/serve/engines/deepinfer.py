@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from pathlib import Path
 from typing import Any
 
 from dih20.errors import EngineStartFailed
@@ -21,6 +20,7 @@ from dih20.serve.engines.deepinfer_arguments import (
     rank_environment,
     sampling_arguments,
 )
+from dih20.serve.engines.deepinfer_finding import find_package, log_probs_are_the_models
 from dih20.serve.engines.deepinfer_outputs import Outputs
 from dih20.serve.engines.interface import (
     Emission,
@@ -33,9 +33,6 @@ from dih20.serve.engines.interface import (
 )
 from dih20.serve.engines.lockstep import GlooLockstep
 from dih20.serve.engines.refusal import read_options, refused, why_refused
-
-_MARK = "def model_log_probs("  # what the edit of the patchset adds to sampler_utils.py
-_SAMPLER = Path("model_executor/layers/sampler_utils.py")
 
 
 class DeepInferEngine:
@@ -51,8 +48,7 @@ class DeepInferEngine:
         arguments = engine_arguments(self._context, self._options, os.environ)
         os.environ.update(rank_environment(self._context, os.environ, self._agreed_port()))
         report("loading", f"importing deepinfer, GPU {os.environ['CUDA_VISIBLE_DEVICES']}")
-        package = find_package()
-        before_temperature = _MARK in _text(package.parent / _SAMPLER)
+        edited = log_probs_are_the_models(find_package())
         load = importlib.import_module
         self._sampling = load("deepinfer.sampling_params").SamplingParams
         self._outputs = Outputs(load("deepinfer._C.engine").RequestOutput)
@@ -76,7 +72,7 @@ class DeepInferEngine:
             max_model_len=self._longest,
             max_num_seqs=int(self._engine.scheduler_config.max_num_seqs),
             end_token_ids=(int(self._engine.eos_id),),
-            details={"log-probs": f"{'before' if before_temperature else 'AFTER'} temperature"},
+            details={"log-probs": "before temperature" if edited else "AFTER temperature"},
         )
 
     def _agreed_port(self) -> int:
@@ -158,51 +154,6 @@ class DeepInferEngine:
         self._engine.close()
         if self._ranks:
             self._ranks.close()
-
-
-def find_package() -> Path:
-    """Give the engine's __init__.py, or say why this machine cannot run it; before any loading."""
-    try:
-        package = importlib.import_module("deepinfer")
-    except ImportError as missing:
-        raise EngineStartFailed(
-            found=f"deepinfer cannot be imported: {missing}",
-            expected=f"DeepInfer {symbols.VERSION}, as the image brings it",
-            remedy="serve in a container that `./inv deploy` made, or use the engine `reference`",
-        ) from missing
-    path = Path(str(package.__file__))
-    version = getattr(package, "__version__", "none")
-    if version != symbols.VERSION:
-        raise EngineStartFailed(
-            found=f"deepinfer {version} at {path.parent}",
-            expected=f"{symbols.VERSION}: the adapter drives its classes by name",
-            remedy="put the locked version in place: `./inv deploy`",
-        )
-    if wrong := symbols.complaints(path.parent):
-        raise EngineStartFailed(
-            found=f"{path.parent} is not as expected: {'; '.join(wrong[:5])}",
-            expected=f"the classes of DeepInfer {symbols.VERSION}",
-            remedy="put the locked tree in place: `./inv deploy`",
-            details={"complaints": wrong},
-        )
-    _refuse_without_gpu()
-    return path
-
-
-def _refuse_without_gpu() -> None:
-    import torch
-
-    if torch.cuda.device_count() == 0:
-        raise EngineStartFailed(
-            found=f"no GPU: CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}, "
-            f"torch {torch.__version__} sees none",
-            expected="one Hopper GPU for this rank",
-            remedy="serve on a GPU host: `./inv serve --host NAME`, or use the engine `reference`",
-        )
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def make_engine(context: EngineContext) -> DeepInferEngine:
