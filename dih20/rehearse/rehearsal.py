@@ -23,7 +23,7 @@ from dih20.rehearse.settings import HOST, Places, environment, write_configs
 from dih20.rehearse.sshd import PrivateSshd
 from dih20.rehearse.stages import Stages
 
-LIGHT_WHEELS = ("h20_probe", "h20_ops", "flash_mla")
+LIGHT_WHEELS = ("h20_probe", "h20_ops", "flash_mla", "deep_select")
 VENDOR_WHEELS = ("deep_gemm", "deep_ep", "deepinfer")
 NOOP_LIMIT_S = 5.0
 EVIDENCE = REPOSITORY / "docs/evidence/vendor-wheels.json"
