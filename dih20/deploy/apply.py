@@ -12,12 +12,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
+from dih20.deploy.container import run_folder
 from dih20.deploy.inside import Outcome, check_inside, read_back_created, read_back_inside
 from dih20.deploy.layer import make_layer
 from dih20.deploy.lock import deploy_lock
 from dih20.deploy.plan import conflict, make_plan
 from dih20.deploy.shipping import ship_image, ship_tree, ship_wheels
-from dih20.deploy.swap import STOP_TIMEOUT_S, find, keep_evidence, start, swap
+from dih20.deploy.swap import (
+    STOP_TIMEOUT_S,
+    find,
+    keep_evidence,
+    remove_upcoming,
+    stage,
+    start,
+    swap,
+)
 from dih20.deploy.wanted import Wanted
 from dih20.errors import ContainerConflict, DeployError, HostError
 from dih20.hosts.docker_cli import docker_environment
@@ -63,8 +72,8 @@ def deploy(
             with _engine_faults(runner):
                 container, outcomes = _apply(ui, local, runner, facts, wanted, plan)
         ui.line(
-            f"{container.name} on {facts.name} runs {wanted.runtime_tag} ({container.short_id}, "
-            f"config {wanted.config[:12]})"
+            f"{container.name} on {facts.name} has {wanted.runtime_tag} ({container.short_id}, "
+            f"config {wanted.config[:12]}) and waits for ./inv serve --host {facts.name}"
         )
         return {
             **result,
@@ -159,15 +168,23 @@ def _apply(
         ship_tree(ui, runner, wanted)
         make_layer(ui, client, wanted)
     outcomes: list[Outcome] = []
+    beside = facts.is_busy and "create" in pending
 
     def look_inside(container: Container) -> None:
         read_back_inside(ui, container, wanted, facts.system.shm_bytes)
-        outcomes.extend(check_inside(ui, container, wanted))
+        outcomes.extend(check_inside(ui, container, wanted, gpus_are_free=not beside))
 
+    if "remove" in pending:
+        remove_upcoming(ui, client, wanted.host.container)
+    if "start" not in pending:
+        container = find(client, wanted.host.container)
+        assert container is not None, "the plan found it running"
+        return container, outcomes
+    spec = wanted.container
+    runner.run(["mkdir", "-p", "--", run_folder(wanted.host, wanted.config)])
     if "create" not in pending:
         return _start_again(ui, client, wanted, look_inside), outcomes
-    spec = wanted.container
-    container = swap(
+    container = (stage if beside else swap)(
         ui,
         client,
         spec,

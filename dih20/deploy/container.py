@@ -20,9 +20,23 @@ if TYPE_CHECKING:
 OWNER = "dih20"
 ENGINE_TREE = "/opt/di/engine"
 _GB = 10**9
-# The container waits; the engine is started in it later, so that a restart needs no new container.
-_ENTRYPOINT = ["sleep"]
-_COMMAND = ["infinity"]
+# The folder of the host that a container has for itself: settings, state, and the permission to serve.
+RUN_FOLDER = "/opt/di/run"
+SETTINGS, PERMISSION = "settings.json", "permission"
+# The container's command waits for a permission, which is given once and lasts for one start: so that neither a
+# deploy nor a `docker start` by hand starts a second engine beside one that serves. It costs nothing while it waits.
+LAUNCH = f"""cd {RUN_FOLDER}
+rm -f {PERMISSION}
+mkfifo -m 622 {PERMISSION}
+echo "[launch] waiting for ./inv serve"
+read -r start <{PERMISSION}
+rm -f {PERMISSION}
+echo "[launch] start $start"
+export DIH20_START="$start"
+exec python3 -m dih20.serve --settings {RUN_FOLDER}/{SETTINGS}
+"""
+_ENTRYPOINT = ["/bin/sh", "-euc", LAUNCH]
+_COMMAND = ["di-launch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +92,24 @@ def container_spec(
     if host.gpus:
         config["Env"] = [f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(host.gpus)))}"]
     own = {"dih20.owner": OWNER, "dih20.host": host.name}
-    digest = digest_of({"name": host.container, "config": config, "labels": {**labels, **own}})
+    made_from = {"name": host.container, "config": config, "labels": {**labels, **own}}
+    digest = digest_of({**made_from, "work_dir": host.work_dir})
+    config["HostConfig"]["Mounts"].append(
+        {
+            "Type": "bind",
+            "Source": run_folder(host, digest),
+            "Target": RUN_FOLDER,
+            "ReadOnly": False,
+        }
+    )
     config["Image"] = image
     config["Labels"] = {**labels, **own, "dih20.config": digest}
     return ContainerSpec(name=host.container, config=config)
+
+
+def run_folder(host: HostConfig, config: str) -> str:
+    """Give the host's folder that the container of this configuration has as RUN_FOLDER."""
+    return f"{host.work_dir}/run/{config[:12]}"
 
 
 def _host_config(host: HostConfig) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dih20.console import Console
 from dih20.deploy.wanted import Wanted, WantedImage, WantedTree, WantedWheel, require_fitting
 from dih20.errors import ImageError
 from dih20.image.archive import image_layers
+from dih20.image.newest import newest
 from dih20.lock import Lock
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def find_image(client: docker.DockerClient, lock: Lock, base: str, tag: str = ""
             expected="the image that belongs to the lock and to configs/images in force",
             remedy="run `./inv build-image`, or name another with --image TAG",
         )
-    newest = max(fitting, key=lambda image: str(image.attrs["Created"]))
-    own = [t for t in newest.tags if t.startswith(f"{REPOSITORY}:")]
-    return _wanted_image(newest, own[0], str(newest.id), client)
+    latest = newest(fitting)
+    own = [t for t in latest.tags if t.startswith(f"{REPOSITORY}:")]
+    return _wanted_image(latest, own[0], str(latest.id), client)
 
 
 def _described(image: Image) -> str:

@@ -81,10 +81,16 @@ def read_back_inside(ui: Console, container: Container, wanted: Wanted, shm_byte
         step.note = f"memlock {host.memlock}, stack {host.stack}, /dev/shm {required >> 20} MiB"
 
 
-def check_inside(ui: Console, container: Container, wanted: Wanted) -> list[Outcome]:
-    """Run every check in the container and show its line; raise DeployError when one failed."""
+def check_inside(
+    ui: Console, container: Container, wanted: Wanted, *, gpus_are_free: bool = True
+) -> list[Outcome]:
+    """Run every check in the container and show its line; raise DeployError when one failed.
+
+    While another container serves, its GPUs are left alone: the probe is not run.
+    """
     outcomes: list[Outcome] = []
-    for name, check in (("GPU probe", _probe), ("NCCL", _nccl), ("imports", _imports)):
+    probe = _probe if gpus_are_free else _probe_later
+    for name, check in (("GPU probe", probe), ("NCCL", _nccl), ("imports", _imports)):
         with ui.step("check", name) as step:
             results = check(container, wanted)
             worst = next((r for r in results if r.status == "failed"), results[0])
@@ -165,6 +171,11 @@ def _probe(container: Container, wanted: Wanted) -> list[Outcome]:
     driver = json.loads(text).get("driver", {})
     note = f"CUDA initialises on {len(driver.get('devices', []))} GPUs"
     return [Outcome(check="GPU probe", status="ok", note=note)]
+
+
+def _probe_later(container: Container, wanted: Wanted) -> list[Outcome]:
+    note = f"{wanted.host.container} serves on these GPUs" if wanted.host.gpus else "no GPU"
+    return [Outcome(check="GPU probe", status="not run", note=note)]
 
 
 def _nccl(container: Container, wanted: Wanted) -> list[Outcome]:

@@ -27,7 +27,7 @@ def make_plan(facts: HostFacts | None, wanted: Wanted, *, replace: bool = False)
         *_layer(state),
         *_container(state, replace),
     ]
-    if not state.is_current and facts is not None:
+    if facts is not None and any(action.needed is not False for action in actions):
         actions.insert(
             0, Action(verb="lock", target=f"{wanted.host.work_dir} on {wanted.host.name}")
         )
@@ -56,7 +56,8 @@ def load_by(facts: HostFacts) -> str:
 
 def conflict(facts: HostFacts, wanted: Wanted, *, replace: bool) -> ContainerConflict | None:
     """Give what stands in the way of the container's name, if anything does."""
-    for name in container_names(wanted.host.container):
+    names = container_names(wanted.host.container)
+    for name in names:
         found = facts.container(name)
         if found is not None and not found.is_ours:
             owner = _owner(found)
@@ -66,9 +67,11 @@ def conflict(facts: HostFacts, wanted: Wanted, *, replace: bool) -> ContainerCon
                 remedy=f"ask whose it is; if it may go, run `docker rename {name} OTHER-NAME` on the host, then repeat "
                 f"(or set container in configs/hosts/{facts.name}.yaml)",
             )
-    current = facts.container(wanted.host.container)
+    current, upcoming = (facts.container(names[0]), facts.container(names[2]))
     if current is None or replace or _is_wanted(current, wanted) or current.status == "removing":
         return None
+    if facts.is_busy and upcoming is not None and _is_wanted(upcoming, wanted):
+        return None  # it was accepted before, and waits
     return ContainerConflict(
         found=f"container {current.name} on {facts.name} ({current.id[:12]}, {current.status}) has another "
         f"configuration: {current.labels.get('dih20.config', 'none')[:12]}",
@@ -96,6 +99,15 @@ class _State:
         self.is_current = (
             self.has_config and self.current is not None and self.current.status == "running"
         )
+        self.upcoming = (
+            facts.container(container_names(wanted.host.container)[2]) if facts else None
+        )
+        # One that serves is not interrupted: the new one waits beside it for `inv serve`.
+        self.is_beside = facts is not None and facts.is_busy and not self.has_config
+        self.is_staged = (
+            self.is_beside and self.upcoming is not None and _is_wanted(self.upcoming, wanted)
+        )
+        self.is_settled = self.is_current or self.is_staged
         self.has_runtime_image = facts is not None and _has_runtime_image(facts, wanted)
 
 
@@ -103,7 +115,7 @@ def _image(state: _State) -> list[Action]:
     wanted, target = state.wanted, f"image {state.wanted.image.tag}"
     if state.facts is None:
         return [_unknown("transfer", target), _unknown("load", target)]
-    if state.is_current or state.has_runtime_image:
+    if state.is_settled or state.has_runtime_image:
         return [
             _done("transfer", target, "the host runs it" if state.is_current else "the host has it")
         ]
@@ -138,7 +150,7 @@ def _layer(state: _State) -> list[Action]:
     install += f" as {wanted.runtime_tag}"
     if state.facts is None:
         return [*(_unknown("transfer", t) for t in things), _unknown("install", install)]
-    if state.is_current or state.has_runtime_image:
+    if state.is_settled or state.has_runtime_image:
         return [_done("install", install, "that image stands on the host")]
     return [
         *(Action(verb="transfer", target=t, why="unless the host has it") for t in things),
@@ -158,17 +170,21 @@ def _container(state: _State, replace: bool) -> list[Action]:
         return [_unknown(verb, target) for verb, target in last]
     current = state.current
     if state.is_current:
-        return [
+        done = [
             _done(verb, target, f"running with config {wanted.config[:12]}")
             for verb, target in last
         ]
+        return [*done, *_stale(state)]
     if current is None:
         return [Action(verb=verb, target=target) for verb, target in last]
     if state.has_config:
         made = _done(
             "create", f"container {name}", f"config {wanted.config[:12]} is the wanted one"
         )
-        return [made, *(Action(verb=verb, target=target) for verb, target in last[1:])]
+        rest = (Action(verb=verb, target=target) for verb, target in last[1:])
+        return [made, *rest, *_stale(state)]
+    if state.is_beside and current.is_ours:
+        return _beside(state, current, replace)
     if current.status == "removing":
         first = [
             Action(verb="wait for", target=f"the removal of {name}", why="the engine is at it")
@@ -187,6 +203,34 @@ def _container(state: _State, replace: bool) -> list[Action]:
             )
         ]
     return [*first, *(Action(verb=verb, target=target) for verb, target in last)]
+
+
+def _stale(state: _State) -> list[Action]:
+    """Give the removal of a container that an earlier deploy left waiting, and that nobody wants now."""
+    if state.upcoming is None:
+        return []
+    why = "it waits for `inv serve` with a configuration that is not wanted any more"
+    return [Action(verb="remove", target=f"container {state.upcoming.name}", why=why)]
+
+
+def _beside(state: _State, current: Container, replace: bool) -> list[Action]:
+    """Give the steps that put a container beside one that serves, without a word to that one."""
+    upcoming = container_names(state.wanted.host.container)[2]
+    why = f"it serves; `./inv serve --host {state.wanted.host.name}` changes over"
+    kept = _done(
+        "leave", f"container {current.id[:12]}", why if replace else f"{why}; needs --replace"
+    )
+    steps = [
+        ("create", f"container {upcoming}"),
+        ("start", f"container {upcoming}"),
+        ("read back", "limits, mounts and devices"),
+        ("check", "NCCL and imports in the container"),
+        ("stop", f"container {upcoming}"),
+    ]
+    if state.is_staged:
+        wait = f"config {state.wanted.config[:12]} waits for `inv serve`"
+        return [kept, *(_done(verb, target, wait) for verb, target in steps)]
+    return [kept, *(Action(verb=verb, target=target) for verb, target in steps)]
 
 
 def _is_wanted(container: Container, wanted: Wanted) -> bool:

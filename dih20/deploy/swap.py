@@ -68,6 +68,38 @@ def swap(
     return new
 
 
+def stage(
+    ui: Console,
+    client: docker.DockerClient,
+    spec: ContainerSpec,
+    *,
+    before_start: Check,
+    after_start: Check,
+) -> Container:
+    """Give the new container beside one that serves: made, looked into while it waits, then stopped."""
+    name, _, upcoming = container_names(spec.name)
+    _remove_ours(client, upcoming)
+    with ui.step("create", f"container {upcoming}"):
+        new = _create(client, spec, upcoming)
+    with _restoring(ui, new, None, name):
+        before_start(new)
+        with ui.step("start", f"container {upcoming}"):
+            start(new)
+        after_start(new)
+        with ui.step("stop", f"container {upcoming}") as step:
+            new.stop(timeout=STOP_TIMEOUT_S)
+            step.note = "it waits for ./inv serve"
+    new.reload()
+    return new
+
+
+def remove_upcoming(ui: Console, client: docker.DockerClient, name: str) -> None:
+    """Remove what an earlier deploy left waiting."""
+    upcoming = container_names(name)[2]
+    with ui.step("remove", f"container {upcoming}"):
+        _remove_ours(client, upcoming)
+
+
 def start(container: Container) -> None:
     """Start a container; what the engine says against it becomes the error."""
     from docker.errors import APIError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -30,7 +31,10 @@ def production() -> dict[str, Any]:
 
 
 def as_inspected(config: dict[str, Any]) -> dict[str, Any]:
-    return {"HostConfig": copy.deepcopy(config["HostConfig"]), "Config": {"Entrypoint": ["sleep"]}}
+    return {
+        "HostConfig": copy.deepcopy(config["HostConfig"]),
+        "Config": {"Entrypoint": list(config["Entrypoint"])},
+    }
 
 
 def test_the_production_container_has_what_the_port_needs() -> None:
@@ -46,7 +50,8 @@ def test_the_production_container_has_what_the_port_needs() -> None:
     assert asked["RestartPolicy"] == {"Name": "no"}
     assert asked["Privileged"] is False
     assert asked["LogConfig"]["Config"] == {"max-size": "100m", "max-file": "5"}
-    assert [m["Target"] for m in asked["Mounts"]] == ["/data", "/mnt/data"]
+    assert [m["Target"] for m in asked["Mounts"]] == ["/data", "/mnt/data", "/opt/di/run"]
+    assert re.fullmatch(r"/data/di-h20/run/[0-9a-f]{12}", asked["Mounts"][-1]["Source"])
     assert "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in production()["Env"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -100,6 +101,51 @@ def test_another_configuration_needs_the_replace_option_and_keeps_the_old_contai
     previous = clean_host.containers.get("di-h20-previous")
     assert (previous.id, previous.status) == (first, "exited")
     assert len(clean_host.containers.list(all=True)) == 2
+
+
+def test_a_deploy_beside_a_container_that_serves_does_not_touch_it(
+    wish: Wanted, make_host: MakeHost, engine: Any, clean_host: Any, ui: Console
+) -> None:
+    first = deploy(ui, engine, wish)["container"]
+    serving = clean_host.containers.get("di-h20")
+    serving.exec_run(["sleep", "600"], detach=True)  # whatever does more than wait counts
+    started = serving.attrs["State"]["StartedAt"]
+    other = wanted_for(make_host(memlock=1 << 19), image=wish.image, wheels=wish.wheels)
+    with pytest.raises(ContainerConflict, match="another configuration"):
+        deploy(ui, engine, other)
+    second = deploy(ui, engine, other, replace=True)["container"]
+    serving.reload()
+    assert (serving.status, serving.attrs["State"]["StartedAt"]) == ("running", started)
+    upcoming = clean_host.containers.get("di-h20-next")
+    assert (upcoming.id, upcoming.status) == (second, "exited")
+    assert deploy(ui, engine, other)["plan"]["noop"]
+    assert clean_host.containers.get("di-h20").id == first
+    deploy(ui, engine, wish)  # the old configuration is wanted again
+    assert [c.name for c in clean_host.containers.list(all=True)] == ["di-h20"]
+
+
+def test_the_container_waits_for_a_permission_that_lasts_for_one_start(
+    wish: Wanted, engine: Any, clean_host: Any, ui: Console
+) -> None:
+    deploy(ui, engine, wish)
+    container = clean_host.containers.get("di-h20")
+    folder = Path(wish.host.work_dir) / "run" / wish.config[:12]
+    assert stat.S_ISFIFO((folder / "permission").stat().st_mode)
+    assert stat.S_IMODE((folder / "permission").stat().st_mode) == 0o622
+    (folder / "permission").write_text("abc\n")
+    assert container.wait(timeout=60)["StatusCode"] == 1  # no server is in this image
+    assert b"[launch] start abc" in container.logs()
+    container.start()
+    wait_for(lambda: container.logs().count(b"waiting for ./inv serve") == 2)
+    container.reload()
+    assert container.status == "running"
+
+
+def wait_for(holds: Callable[[], bool], limit_s: float = 30) -> None:
+    until = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.1)
 
 
 def test_the_old_container_runs_again_when_the_new_one_fails(

@@ -42,6 +42,7 @@ def facts_of(case: dict[str, Any], wish: Wanted) -> HostFacts | None:
             Image(**{**entry, "tags": tuple(entry["tags"]), "layers": tuple(entry["layers"])})
             for entry in told["images"]
         )
+    more["is_busy"] = told.get("busy", False)
     if "driver_status" in told:
         pairs = tuple((a, b) for a, b in told["driver_status"])
         more["engine"] = Engine(version=told["version"], root_dir="/d", driver_status=pairs)

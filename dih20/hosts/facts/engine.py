@@ -103,12 +103,10 @@ def containers(docker: str, env: Env, names: Sequence[str]) -> Fact[tuple[Contai
 
 def parse_containers(result: Result) -> tuple[Container, ...]:
     """Read `docker container inspect`, which exits 1 when any name is missing and prints the rest."""
-    complaints = [
-        line
-        for line in result.stderr.decode(errors="replace").splitlines()
-        if line.strip() and "No such container" not in line
-    ]
-    if complaints:
+    said = result.stderr.decode(errors="replace")
+    entries = json.loads(result.text or "[]")
+    # A login's start-up files may write to stderr too, so that a line there is no failure by itself.
+    if len(entries) + said.count("No such container") < len(result.argv[3:]):
         checked(result, "the host")
     return tuple(
         Container(
@@ -119,8 +117,26 @@ def parse_containers(result: Result) -> tuple[Container, ...]:
             image=str(entry["Config"].get("Image", "")),
             labels=dict(entry["Config"].get("Labels") or {}),
         )
-        for entry in json.loads(result.text or "[]")
+        for entry in entries
     )
+
+
+_IDLE = ("di-launch", "sleep infinity")
+
+
+def is_busy(commands: Sequence[str]) -> bool:
+    """Say whether a container's processes do more than wait for the permission to serve."""
+    return any(not command.rstrip().endswith(_IDLE) for command in commands)
+
+
+def busy(docker: str, env: Env, name: str) -> Fact[bool]:
+    """Ask whether a container serves, or somebody works in it; one that does not run is not busy."""
+    return Fact(argv=(docker, "top", name, "-eww", "-o", "pid,args"), parse=parse_busy, env=env)
+
+
+def parse_busy(result: Result) -> bool:
+    rows = [line.split(None, 1) for line in result.text.splitlines()[1:] if line.strip()]
+    return result.ok and is_busy([row[1] for row in rows if len(row) == 2])
 
 
 # $1: docker. One call names the images, one describes them all; a failure of either is the exit code.

@@ -36,6 +36,7 @@ class HostFacts:
     engine_free_bytes: int | None = None
     containers: tuple[Container, ...] = ()
     images: tuple[Image, ...] = ()
+    is_busy: bool = False  # our container serves, or somebody works in it
     gpus: Gpus = field(default_factory=Gpus)
     gpu_processes: tuple[GpuProcess, ...] = ()
     row_remaps: tuple[RowRemap, ...] = ()
@@ -94,6 +95,7 @@ def _with_engine(
         engine.containers(docker, env, container_names(config.container)).ask, runner
     )
     images = pool.submit(engine.images(docker, env).ask, runner)
+    busy = pool.submit(engine.busy(docker, env, config.container).ask, runner)
     answering = about.result()
     if answering.fault:
         return replace(facts, engine=answering)  # the other answers are the same fault
@@ -104,6 +106,7 @@ def _with_engine(
         engine_free_bytes=free.result(),
         containers=found.result(),
         images=images.result(),
+        is_busy=busy.result(),
     )
 
 
