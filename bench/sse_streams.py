@@ -63,13 +63,13 @@ class StreamProtocol(asyncio.Protocol):
         if not self.in_body and not self._take_head():
             return
         while (chunk := self._next_chunk()) is not None:
+            self.body += chunk
+            while (end := self.body.find(b"\n\n")) >= 0:
+                block, self.body = self.body[:end], self.body[end + 2 :]
+                self._take_block(block, now)
             if not chunk:
                 self._end("" if self.stream.is_done else "the stream ended before [DONE]")
                 return
-            self.body += chunk
-        while (end := self.body.find(b"\n\n")) >= 0:
-            block, self.body = self.body[:end], self.body[end + 2 :]
-            self._take_block(block, now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(f"the connection was lost: {exc}")

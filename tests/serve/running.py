@@ -134,15 +134,6 @@ class Server:
         raw.connect(("127.0.0.1", self.port))
         return raw
 
-    def resident_bytes(self) -> int:
-        """Give the memory of the gateway alone."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def open_files(self) -> int:
-        """Give the number of the gateway's file descriptors."""
-        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
-
     def processes(self) -> set[int]:
         """Give the server's process and all below it."""
         return {self.process.pid} | descendants(self.process.pid)
@@ -182,6 +173,20 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def resident_bytes(pid: int) -> int:
+    """Give the memory of one process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files(pid: int) -> int:
+    """Give the number of a process's file descriptors."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 def is_alive(pid: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dih20.errors import RankLost
 from tests.serve.exchange import Reply, post, read_reply, say
 from tests.serve.running import Server
 
@@ -25,6 +26,11 @@ def begin(server: Server, *, tokens: int, stream: bool = True) -> socket.socket:
     body = {"model": "canary", "prompt": "1 2 3 4", "max_tokens": tokens, "stream": stream}
     raw = server.connect(60.0)
     raw.sendall(post("/v1/completions", json.dumps(body).encode()))
+    if stream:
+        seen = b""
+        while b"data: " not in seen:
+            seen = raw.recv(1 << 16, socket.MSG_PEEK)  # read_reply reads it all
+            assert seen, server.log_tail()
     return raw
 
 
@@ -61,7 +67,7 @@ def test_a_lost_engine_ends_all_with_one_clear_error(name: str, tmp_path: Path) 
         streamed, answered = read_reply(stream), read_reply(whole)
         code = server.wait_exit(ALL_ENDED_S)
         assert time.monotonic() - began < ALL_ENDED_S
-        assert code == 82, server.log_tail()
+        assert code == RankLost.exit_code, server.log_tail()
         server.prove_nothing_is_left()
         told = events(streamed)
         assert "error" in told[-1], told[-2:]
@@ -81,7 +87,7 @@ def test_one_lost_rank_of_two_ends_both(tmp_path: Path) -> None:
             running(server, 2)
             os.kill(rank_pid(server, 1), signal.SIGKILL)
             told = [events(read_reply(raw)) for raw in (first, second)]
-        assert server.wait_exit(ALL_ENDED_S) == 82, server.log_tail()
+        assert server.wait_exit(ALL_ENDED_S) == RankLost.exit_code, server.log_tail()
         server.prove_nothing_is_left()
         assert all("rank 1" in each[-1]["error"]["message"] for each in told)
         assert server.log_tail().count("rank 1 ended by signal 9") == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dih20.errors import EngineStartFailed, GateFailed
 from tests.serve.exchange import post, say
 from tests.serve.running import Server
 
@@ -46,7 +47,7 @@ def test_a_silent_start_fails_by_the_setting_that_it_names(tmp_path: Path) -> No
         reason = failed(server)["reason"]
         assert "part 1 of 2" in reason
         server.process.terminate()
-        assert server.wait_exit() == 81
+        assert server.wait_exit() == EngineStartFailed.exit_code
         assert "no_progress_timeout_s = 2 s" in server.log_tail()
 
 
@@ -58,7 +59,7 @@ def test_a_start_that_dies_fails_at_once_with_code_and_last_lines(tmp_path: Path
         assert "exit code 3" in reason
         assert "the weights of layer 7 are not there" in reason
         server.process.terminate()
-        assert server.wait_exit() == 81
+        assert server.wait_exit() == EngineStartFailed.exit_code
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_an_engine_that_stands_but_does_not_answer_right_is_never_ready(
         assert why in failed(server)["reason"]
         assert server.get("/health")[0] == 503
         server.process.terminate()
-        assert server.wait_exit() == 83
+        assert server.wait_exit() == GateFailed.exit_code
 
 
 def test_requests_before_ready_are_refused_with_the_phase(tmp_path: Path) -> None:
