@@ -49,6 +49,22 @@ def test_the_decode_call_runs() -> None:
     assert names["out"].shape == (2, 1, 64, 512) and names["lse"].shape == (2, 64, 1)
 
 
+def test_the_indexer_calls_run() -> None:
+    names: dict[str, Any] = {
+        "q": torch.zeros((2, 32, 64), dtype=torch.int8),
+        "q_sf": torch.full((2, 32), 0x7F7F7F7F, dtype=torch.int32),
+        "index_cache": torch.zeros((4, 64, 1, 68), dtype=torch.uint8),
+        "weights": torch.ones((2, 32), dtype=torch.bfloat16),
+        "klen": torch.tensor([70, 3], dtype=torch.int32),
+        "block_tables": torch.tensor([[1, 3], [2, 0]], dtype=torch.int32),
+        "expert": torch.zeros((128, 64), dtype=torch.int8),
+        "expert_exponents": torch.full((128, 4), 127, dtype=torch.uint8),
+    }
+    exec(code_under("Indexer, top-k, weights, one GPU"), names)
+    assert names["chosen"][1].tolist() == [0, 1, 2] + [-1] * 509
+    assert names["values"].shape == (128, 128) and names["scales"].shape == (1, 1)
+
+
 def test_the_guide_names_things_that_exist() -> None:
     for path in re.findall(r"`((?:dropins|h20_ops|tests|bench)/[\w/.]+)`", README):
         assert (Path(__file__).resolve().parents[2] / path).exists(), path
