@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dih20.cli import Run
@@ -10,8 +10,8 @@ from dih20.patches import in_place, report
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The flags of one `inv patch`."""
+class Modes:
+    """The flags of one `inv patch`, of which at most one is set."""
 
     check: bool = False
     status: bool = False
@@ -19,31 +19,29 @@ class Asked:
     diagnose: bool = False
     in_place: bool = False
     undo: bool = False
-    tree: str = ""
-    test_only: bool = False
-    source: str = "deepinfer"
+
+    def also(self, *, diagnose: bool, in_place: bool, undo: bool) -> Modes:
+        """Give the same with the modes that need a tree."""
+        return replace(self, diagnose=diagnose, in_place=in_place, undo=undo)
 
 
-def answer(run: Run, asked: Asked) -> dict[str, Any]:
+def answer(run: Run, modes: Modes, *, tree: str, test_only: bool, source: str) -> dict[str, Any]:
     """Do what was asked for; two things at once are refused."""
-    modes = dict(vars(asked))
-    source, tree, test_only = modes.pop("source"), modes.pop("tree"), modes.pop("test_only")
-    report.require_one_mode(tree=tree, test_only=test_only, plan=run.plan, **modes)
+    report.require_one_mode(tree=tree, test_only=test_only, plan=run.plan, **vars(modes))
     ui = run.ui
-    if asked.check:
+    if modes.check:
         return report.check(ui, source, tree, test_only=test_only)
-    if asked.status:
+    if modes.status:
         return report.status(ui, source)
-    if asked.diff:
+    if modes.diff:
         return report.diff(ui, source, tree, test_only=test_only)
-    if asked.diagnose:
+    if modes.diagnose:
         from dih20.patches.diagnose.command import diagnose
 
-        found: dict[str, Any] = diagnose(ui, tree)
-        return found
-    if asked.undo:
+        return diagnose(ui, tree)
+    if modes.undo:
         return in_place.undo_in_place(ui, tree, only_plan=run.plan)
-    if asked.in_place:
+    if modes.in_place:
         return in_place.lay_in_place(ui, tree, test_only=test_only, only_plan=run.plan)
     if run.plan:
         return report.plan(ui, source, test_only=test_only)

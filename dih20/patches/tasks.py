@@ -34,8 +34,8 @@ def patch(
     source: str = "deepinfer",
 ) -> dict[str, Any]:
     """Apply the patchset and your own diffs to the locked upstream."""
-    from dih20.patches.modes import Asked, answer
+    from dih20.patches.modes import Modes, answer
 
-    flags = {"check": check, "status": status, "diff": diff, "diagnose": diagnose}
-    where = {"tree": tree, "test_only": test_only, "source": source}
-    return answer(run, Asked(**flags, **where, in_place=in_place, undo=undo))
+    modes = Modes(check=check, status=status, diff=diff)
+    modes = modes.also(diagnose=diagnose, in_place=in_place, undo=undo)
+    return answer(run, modes, tree=tree, test_only=test_only, source=source)

@@ -42,7 +42,9 @@ def _load_expert_params(model, params, coverage, hf_dir):
                     assert scale.dtype == torch.float8_e8m0fnu, (
                         f"{model_name}[{expert}]: scale {scale.dtype}"
                     )
-                    weight, block_scale = requant_expert_fp4(packed, scale)
+                    weight, block_scale = requant_expert_fp4(
+                        packed, scale, name=f"{model_name}[{expert}]"
+                    )
                     check_gemm_scale(
                         f"{model_name}[{expert}]", block_scale, rows=rows, columns=columns
                     )

@@ -13,7 +13,7 @@ from dih20.patches.applying import Outcome
 from dih20.patches.edits.applying import undo_edits
 from dih20.patches.edits.symbols import parse
 from dih20.patches.series import Patch
-from tests.patches.edits.conftest import lay
+from tests.patches.upstream_tree import lay
 
 MakeEdit = Callable[..., Patch]
 MODULE = '''\

@@ -12,7 +12,7 @@ from dih20.errors import PatchError
 from dih20.patches import report
 from dih20.patches.applying import Outcome
 from dih20.patches.series import Patch
-from tests.patches.edits.conftest import lay, rewrite
+from tests.patches.upstream_tree import lay, rewrite
 
 LINEAR = "deepinfer/model_executor/layers/linear.py"
 USERBUFFER = "deepinfer/model_executor/parallel_utils/userbuffer.py"

@@ -24,7 +24,7 @@ from dih20.patches.evaluate import Evaluation
 from dih20.patches.resulting_diff import resulting_diff
 from dih20.patches.series import Patch, load
 from dih20.patches.tree import Tree, tree_hash
-from tests.patches.edits.conftest import EDITS, lay
+from tests.patches.upstream_tree import EDITS, lay
 
 IDS = [path.name for path in sorted(EDITS.glob("P*"))]
 

@@ -12,10 +12,11 @@ import yaml
 
 from dih20.console import Console
 from dih20.patches.applying import Outcome, apply_all
-from dih20.patches.series import Patch, load, patches_dir
+from dih20.patches.series import Patch, load
 from dih20.patches.tree import Tree
+from dih20.paths import REPOSITORY
 
-EDITS = patches_dir() / "sm90"
+EDITS = REPOSITORY / "patches/sm90"
 
 
 @pytest.fixture(scope="session")
