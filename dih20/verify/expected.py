@@ -1,0 +1,104 @@
+"""What lock, recipes, patches and configuration here say should run on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dih20.explain.here import CacheAnswer, compare_with_here
+from dih20.provenance.record import Record
+
+if TYPE_CHECKING:
+    from dih20.config import HostConfig
+    from dih20.lock import Lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What should run. Values that could not be had here are None; `unknown` says why.
+
+    Args:
+        image_identity: key of the image's last step.
+        layers: of the image here, the base first; empty when this machine's engine holds none.
+        wheels: names of the recipes that must be installed where the image has torch, and where not.
+    """
+
+    host: HostConfig
+    lock: str
+    nccl: str
+    patchset: str | None
+    image_identity: str | None
+    layers: tuple[str, ...] = ()
+    wheels: frozenset[str] = frozenset()
+    wheels_with_torch: frozenset[str] = frozenset()
+    unknown: dict[str, str] = field(default_factory=dict)
+    answer: Callable[[Record], CacheAnswer] = compare_with_here
+
+
+def expected_on(host: HostConfig, lock: Lock) -> Expected:
+    """Gather what should run on a host; what is missing here is named, not guessed."""
+    from dih20.errors import ToolError
+    from dih20.patches import patchset_identity
+
+    unknown: dict[str, str] = {}
+    identity = patchset = None
+    layers: tuple[str, ...] = ()
+    try:
+        identity = _image_identity(lock)
+        layers = _layers_here(identity)
+    except ToolError as missing:
+        unknown["image layers" if identity else "image identity"] = missing.found
+    try:
+        patchset = patchset_identity(lock)
+    except ToolError as missing:
+        unknown["patchset"] = missing.found
+    plain, torch = _wheel_names()
+    return Expected(
+        host=host,
+        lock=lock.identity,
+        nccl=lock.nccl().version,
+        patchset=patchset,
+        image_identity=identity,
+        layers=layers,
+        wheels=plain,
+        wheels_with_torch=torch,
+        unknown=unknown,
+    )
+
+
+def _image_identity(lock: Lock) -> str:
+    from dih20.config import load_image
+    from dih20.image.step_plan import plan_steps
+
+    return plan_steps(load_image(), lock)[-1].key
+
+
+def _layers_here(identity: str) -> tuple[str, ...]:
+    """Give the layers of the image here, without which only its label is compared."""
+    from docker.errors import ImageNotFound
+
+    from dih20.errors import ImageError
+    from dih20.image import engine
+
+    client = engine.connect()
+    tag = f"di-h20:{identity[:12]}"
+    try:
+        return tuple(client.images.get(tag).attrs["RootFS"]["Layers"])
+    except ImageNotFound:
+        raise ImageError(
+            found=f"the engine here holds no {tag}",
+            expected="the image of this lock, to compare layers",
+            remedy="run ./inv build-image",
+        ) from None
+    finally:
+        client.close()
+
+
+def _wheel_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Give the recipes that an image must have wheels of: without torch, and with it."""
+    from dih20.wheels.recipes import load_all
+
+    must = [recipe for recipe in load_all() if not recipe.optional]
+    plain = [recipe for recipe in must if recipe.drop_in or not recipe.build.torch]
+    return frozenset(r.name for r in plain), frozenset(r.name for r in must)
