@@ -36,10 +36,16 @@
     ├── ParityIncomplete          65   nothing differs, but not everything was compared
     ├── NotReproducible           71   the same inputs gave other bits; what differs is named
     ├── HostDrifted               72   what runs on a host is not what lock and tree here say
-    └── ServeError                66   the server cannot do its job
-        ├── EngineStartFailed     67   the engine died or went silent before it was ready
-        ├── RankLost              68   a rank of a running engine died or stopped stepping
-        └── GateFailed            69   the engine runs, and its answer to a known question is wrong
+    └── ServeError                80   the server cannot do its job
+        ├── EngineStartFailed     81   the engine died or went silent before it was ready
+        ├── RankLost              82   a rank of a running engine died or stopped stepping
+        ├── GateFailed            83   the engine runs, and its answer to a known question is wrong
+        ├── NotServing            84   nothing answers, or what answers is not the server that was started
+        ├── UnfitToServe          85   something is missing before a start; nothing was stopped
+        ├── StartFailed           86   the server did not become ready, and none was there before
+        ├── FellBack              87   the new server did not become ready; the one before it serves again
+        ├── LeftBehind            88   after a stop, a process or GPU memory is left
+        └── DegenerateAnswer      89   the server answers, and not as a healthy model does
 
 A message has three parts: what was found, what was expected and from where, what to run next.
 Exit code 70 is kept for a fault of this program itself; 130 for an interrupt.
@@ -232,16 +238,40 @@ class HostDrifted(ToolError):
 
 
 class ServeError(ToolError):
-    exit_code = 66
+    exit_code = 80
 
 
 class EngineStartFailed(ServeError):
-    exit_code = 67
+    exit_code = 81
 
 
 class RankLost(ServeError):
-    exit_code = 68
+    exit_code = 82
 
 
 class GateFailed(ServeError):
-    exit_code = 69
+    exit_code = 83
+
+
+class NotServing(ServeError):
+    exit_code = 84
+
+
+class UnfitToServe(ServeError):
+    exit_code = 85
+
+
+class StartFailed(ServeError):
+    exit_code = 86
+
+
+class FellBack(ServeError):
+    exit_code = 87
+
+
+class LeftBehind(ServeError):
+    exit_code = 88
+
+
+class DegenerateAnswer(ServeError):
+    exit_code = 89
