@@ -17,15 +17,22 @@ from dih20.config import ImageConfig
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
+from dih20.image.archive import store_kind
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.dependencies import check_dependencies
-from dih20.image.run_step import ROLE, StepRun, remove_leftovers, run_step, seal
+from dih20.image.normal_image import frame_of, normal_image, raw_image
+from dih20.image.run_step import (
+    ROLE,
+    StepRun,
+    image_config,
+    remove_leftovers,
+    run_step,
+    seal,
+)
 from dih20.image.staging import Stage, local_folder
 from dih20.image.step_plan import (
     StepPlan,
     final_labels,
-    layers_in,
-    layers_of,
     plan_step,
     plan_steps,
 )
@@ -84,10 +91,11 @@ def build_image(
     chosen = load_steps() if steps is None else tuple(steps)
     with only_build(client), ended_by_signal():
         remove_leftovers(client)
-        current = base_image(ui, client, lock, base)
+        current = below = base_image(ui, client, lock, base)
         _check_base(client, current, base)
         _check_debs(ui, client, current, base, plan_steps(config, lock, client, chosen))
         done: list[StepPlan] = []
+        images: list[tuple[str, str]] = []
         for number, step in enumerate(chosen, 1):
             plan = plan_step(
                 client, step, lock, base, parent=current, before=done[-1] if done else None
@@ -107,7 +115,16 @@ def build_image(
                     stage=stage,
                 )
             done.append(plan)
-        return _sealed(ui, client, config, lock, base, current, tuple(done), labels or {})
+            images.append((step.name, current))
+        identity = done[-1].key
+        wanted = {**final_labels(lock, base, identity), **(labels or {})}
+        found = _finished(ui, client, config, below, images, wanted)
+        tag = f"{config.name}:{identity[:12]}"
+        with ui.step("tag", tag) as line:
+            # Also when it has the name: the engine notes the time, and "the newest" means this one.
+            client.images.get(found).tag(config.name, identity[:12])
+            line.note = found[7:19]
+        return BuiltImage(id=found, tag=tag, identity=identity, base=base.name, steps=tuple(done))
 
 
 def make_plan(
@@ -200,50 +217,24 @@ def _run(
         return run_step(ui, client, run, labels)
 
 
-def _sealed(
+def _finished(
     ui: Console,
     client: docker.DockerClient,
     config: ImageConfig,
-    lock: Lock,
-    base: Base,
-    image: str,
-    steps: tuple[StepPlan, ...],
+    base: str,
+    images: Sequence[tuple[str, str]],
     labels: Mapping[str, str],
-) -> BuiltImage:
-    """Tag the image with what it is; the same labels on the same layers are left as they are."""
-    identity = steps[-1].key
-    tag = f"{config.name}:{identity[:12]}"
+) -> str:
+    """Give the id of the image with what it is said to be, in its normal form."""
     refuse_stubs(
         [f"{name}={value}" for name, value in config.environment.items()], f"image {config.name}"
     )
-    wanted = {**final_labels(lock, base, identity), **labels}
-    with ui.step("tag", tag) as line:
-        present = _present(client, tag)
-        if (
-            present
-            and _says(present, wanted, config.environment)
-            and layers_in(present) == layers_of(client, image)
-        ):
-            line.status, line.note = "hit", "labels unchanged"
-            found = str(present["Id"])
-        else:
-            found = seal(client, image, tag=tag, env=config.environment, labels=wanted)
-        line.note = line.note or found[7:19]
-    return BuiltImage(id=found, tag=tag, identity=identity, base=base.name, steps=steps)
-
-
-def _present(client: docker.DockerClient, tag: str) -> dict[str, Any] | None:
-    from docker.errors import ImageNotFound
-
-    try:
-        return dict(client.images.get(tag).attrs)
-    except ImageNotFound:
-        return None
-
-
-def _says(image: dict[str, Any], labels: Mapping[str, str], env: Mapping[str, str]) -> bool:
-    config = image.get("Config") or {}
-    variables = {f"{name}={value}" for name, value in env.items()}
-    return labels.items() <= (config.get("Labels") or {}).items() and variables <= set(
-        config.get("Env") or []
-    )
+    raw = raw_image(client, base, images)
+    said = image_config(client, raw.id, env=config.environment, labels=labels)
+    if store_kind(client) == "containerd":
+        ui.warn(
+            "this engine keeps images in containerd: the image keeps the times of its build, and another "
+            "id than on other engines (docs/reproducible.md)"
+        )
+        return seal(client, raw.id, said)
+    return normal_image(ui, client, raw, frame_of(client, base, said, [n for n, _ in images]))

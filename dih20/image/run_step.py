@@ -85,20 +85,11 @@ def run_step(
         return str(container.commit(conf=config, message=f"dih20 step {run.name}").id)
 
 
-def seal(
-    client: docker.DockerClient,
-    image: str,
-    *,
-    tag: str,
-    env: Mapping[str, str],
-    labels: Mapping[str, str],
-) -> str:
-    """Give the id of a tagged image with the same layers, and these labels and variables."""
-    repository, _, version = tag.rpartition(":")
+def seal(client: docker.DockerClient, image: str, config: dict[str, Any]) -> str:
+    """Give the id of an image with the same layers that says this of itself."""
     container = client.containers.create(image, entrypoint=["/bin/true"], network_mode="none")
     try:
-        config = image_config(client, image, env=env, labels=labels)
-        return str(container.commit(repository=repository, tag=version, conf=config).id)
+        return str(container.commit(conf=config).id)
     finally:
         container.remove(force=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dih20.console import Console
 from dih20.errors import UsageError, WheelError
 from dih20.image import engine
+from dih20.image.newest import newest
 from dih20.lock import Lock
 from dih20.wheels.build import Limits
 from dih20.wheels.evidence import write_evidence
@@ -99,5 +100,5 @@ def newest_image(client: docker.DockerClient, lock: Lock) -> str:
             expected=f"one with label dih20.lock={lock.identity[:12]}...",
             remedy="run ./inv build-image, or name an image with --image",
         )
-    newest = max(tagged, key=lambda image: str(image.attrs["Created"]))
-    return str(next(tag for tag in newest.tags if tag.startswith("di-h20:")))
+    latest = newest(tagged)
+    return str(next(tag for tag in latest.tags if tag.startswith("di-h20:")))

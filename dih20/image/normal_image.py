@@ -1,0 +1,211 @@
+"""Give a finished image its normal form, so that the same inputs make the same image id.
+
+The steps' own layers are read where the engine keeps them, or out of its save stream, written anew
+(dih20.image.archive) and loaded back without the base. The base's layers are not touched.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from dih20.console import Console
+from dih20.errors import ImageError
+from dih20.image.archive import chain_ids, held_layers, normal_names
+from dih20.image.archive import names as file_names
+from dih20.image.archive.load import load_chunks
+from dih20.image.archive.normal_archive import NormalArchive, OwnLayer
+from dih20.image.archive.normal_config import ImageFrame, image_id
+from dih20.image.archive.raw_layer import RawLayer
+from dih20.image.archive.saved_layers import read_saved
+from dih20.image.archive.streams import ChunkReader
+from dih20.image.archive.write import SAVE_CHUNK_BYTES
+from dih20.image.layer_folders import layer_folders
+from dih20.paths import cache_dir
+
+if TYPE_CHECKING:
+    import docker
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawImage:
+    """An image as steps left it. `steps` gives, for each step in order, its name and its layer, "" for none."""
+
+    id: str
+    base: tuple[str, ...]
+    steps: tuple[tuple[str, str], ...]
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        return tuple(diff_id for _, diff_id in self.steps if diff_id)
+
+
+def raw_image(client: docker.DockerClient, base: str, steps: Sequence[tuple[str, str]]) -> RawImage:
+    """Look at the images that steps left, given as (name, image id); each stands on the one before."""
+    base_layers = _layers(client, base)
+    below, found, current = base_layers, [], base
+    for name, current in steps:
+        layers = _layers(client, current)
+        if layers[: len(below)] != below or len(layers) - len(below) > 1:
+            raise ImageError(
+                found=f"step {name} left an image on other layers than those of the step below",
+                expected=f"{len(below)} layers as they are, and at most one more",
+                remedy="./inv build-image again; another program changed images of this engine",
+            )
+        found.append((name, layers[-1] if len(layers) > len(below) else ""))
+        below = layers
+    return RawImage(id=current, base=base_layers, steps=tuple(found))
+
+
+def normal_image(
+    ui: Console,
+    client: docker.DockerClient,
+    raw: RawImage,
+    frame: ImageFrame,
+) -> str:
+    """Give the id of the image in its normal form, making it when the engine does not hold it."""
+    known = normal_names.load()
+    with ui.step("normalise", f"{len(raw.own)} layers") as step:
+        found = _expected(raw, frame, known)
+        if found and _is_there(client, found):
+            step.status, step.note = "hit", f"{found[7:19]}, the layers are unchanged"
+            return found
+        held = held_layers(client)
+        own = _without_held(raw, known, held)
+        to_read = [layer.diff_id for layer in own if layer.normal is None]
+        archive = NormalArchive(frame=frame, base=raw.base, own=own)
+        with _readable(ui, client, raw, to_read) as (layers, how):
+            archive.own = [
+                OwnLayer(diff_id=o.diff_id, normal=o.normal, raw=layers.get(o.diff_id)) for o in own
+            ]
+            with ui.progress("load", None) as advance:
+                load_chunks(client, _counted(archive, advance))
+        _check(client, archive, raw)
+        normal_names.remember(archive.normal)
+        step.status = "miss"
+        step.note = (
+            f"{archive.image_id[7:19]}, {len(to_read)} written ({archive.written_bytes / 1e6:.0f} MB, {how}), "
+            f"{archive.left_out} leftovers"
+        )
+        step.details = {"written_bytes": archive.written_bytes, "read": how}
+        return archive.image_id
+
+
+def frame_of(
+    client: docker.DockerClient, base: str, config: Mapping[str, Any], steps: Sequence[str]
+) -> ImageFrame:
+    """Give what an image on this base says of itself."""
+    facts = client.images.get(base).attrs
+    return ImageFrame(
+        architecture=facts["Architecture"],
+        os=facts["Os"],
+        variant=facts.get("Variant") or "",
+        config=config,
+        base_history=base_history(
+            client.images.get(base).history(), len(facts["RootFS"].get("Layers") or ())
+        ),
+        steps=tuple(steps),
+    )
+
+
+def base_history(entries: Sequence[Mapping[str, Any]], layers: int) -> tuple[dict[str, Any], ...]:
+    """Give a base's history as an engine tells it, the oldest first, one entry with a layer for each layer.
+
+    The engine does not say which entries have a layer, only their sizes; where that does not add up,
+    the layers get entries without a story, since a wrong count makes an engine refuse its history.
+    """
+    told: list[dict[str, Any]] = []
+    for entry in reversed(entries):
+        when = datetime.datetime.fromtimestamp(int(entry["Created"]), datetime.UTC)
+        said: dict[str, Any] = {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        for key, name in (("CreatedBy", "created_by"), ("Comment", "comment")):
+            if entry.get(key):
+                said[name] = entry[key]
+        told.append(said if entry["Size"] else {**said, "empty_layer": True})
+    if sum("empty_layer" not in entry for entry in told) == layers:
+        return tuple(told)
+    return tuple({"created_by": f"layer {number} of the base"} for number in range(1, layers + 1))
+
+
+def _expected(raw: RawImage, frame: ImageFrame, known: Mapping[str, str]) -> str:
+    """Give the id that the image will have, when the normal form of each layer is known."""
+    if any(diff_id not in known for diff_id in raw.own):
+        return ""
+    own = [known[diff_id] if diff_id else "" for _, diff_id in raw.steps]
+    return image_id(frame.config_bytes(raw.base, own))
+
+
+def _without_held(raw: RawImage, known: Mapping[str, str], held: frozenset[str]) -> list[OwnLayer]:
+    """Give our layers; one that the engine holds in normal form, on the same layers, need not be read."""
+    below, own, is_held = list(raw.base), [], True
+    for _, diff_id in raw.steps:
+        if not diff_id:
+            own.append(OwnLayer(diff_id="", normal=""))
+            continue
+        normal = known.get(diff_id)
+        if normal:
+            is_held = is_held and chain_ids([*below, normal])[-1] in held
+            below.append(normal)
+        elif normal is None:
+            is_held = False
+        usable = normal == "" or (normal is not None and is_held)
+        own.append(OwnLayer(diff_id=diff_id, normal=normal if usable else None))
+    return own
+
+
+@contextmanager
+def _readable(
+    ui: Console, client: docker.DockerClient, raw: RawImage, wanted: Sequence[str]
+) -> Iterator[tuple[Mapping[str, RawLayer], str]]:
+    """Give the raw layers and how they are read: from the engine's folders, else from its save stream."""
+    if not wanted:
+        yield {}, "nothing"
+        return
+    folders = layer_folders(client, raw.id)
+    if folders is not None:
+        yield {diff_id: folders[diff_id] for diff_id in wanted}, "the engine's folders"
+        return
+    spool = cache_dir() / "archive"
+    spool.mkdir(parents=True, exist_ok=True)
+    known = file_names.load()
+    with ui.progress("save", None) as advance:
+        chunks = client.api.get_image(raw.id, chunk_size=SAVE_CHUNK_BYTES)
+        stream = cast(BinaryIO, ChunkReader(iter(chunks), advance))
+        saved = read_saved(stream, base=raw.base, wanted=wanted, known=known, spool_dir=spool)
+    with saved:
+        file_names.remember({**known, **saved.names})
+        yield saved.layers, "the engine's save stream"
+
+
+def _counted(archive: NormalArchive, advance: Any) -> Iterator[bytes]:
+    for chunk in archive.chunks():
+        advance(len(chunk))
+        yield chunk
+
+
+def _check(client: docker.DockerClient, archive: NormalArchive, raw: RawImage) -> None:
+    """Raise unless the engine now holds exactly the image that was written, on the base's own layers."""
+    found = _layers(client, archive.image_id) if _is_there(client, archive.image_id) else ()
+    if found != archive.diff_ids or found[: len(raw.base)] != raw.base:
+        raise ImageError(
+            found=f"after the load the engine holds {archive.image_id} with layers {', '.join(found) or 'none'}",
+            expected=", ".join(archive.diff_ids),
+            remedy="look at the engine's log and free disk space, then run ./inv build-image again",
+        )
+
+
+def _is_there(client: docker.DockerClient, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _layers(client: docker.DockerClient, image: str) -> tuple[str, ...]:
+    return tuple(client.images.get(image).attrs["RootFS"].get("Layers") or ())
