@@ -27,10 +27,6 @@ class Selection:
         """Give the package groups that they import."""
         return ("dev",) if "torch" in self.without else ("dev", "torch")
 
-    @property
-    def needs_host_packages(self) -> bool:
-        return not {"docker", "ssh"} <= set(self.without)
-
     def options(self) -> list[str]:
         """Give pytest's arguments."""
         given = ["-m", self.expression()]

@@ -28,8 +28,7 @@ def run_tests(ui: Console, wanted: Selection) -> dict[str, Any]:
 
     for group in wanted.groups:
         groups.ensure(ui, group)
-    if wanted.needs_host_packages:
-        ensure_host_packages(ui)
+    ensure_host_packages(ui, wanted.without)
     return _run(ui, [sys.executable, "-m", "pytest", *wanted.options()])
 
 

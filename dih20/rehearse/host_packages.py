@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dih20.console import Console
@@ -13,16 +14,23 @@ from dih20.hosts.runner import LocalRunner
 
 @dataclass(frozen=True, kw_only=True)
 class HostPackage:
-    """A Debian package, known to be present by a program it brings."""
+    """A Debian package, known to be present by a program it brings.
+
+    Args:
+        mark: of the tests that alone need it; empty where others need it as well.
+    """
 
     package: str
     program: str
     purpose: str
+    mark: str = ""
 
 
 NEEDED = (
-    HostPackage(package="docker.io", program="dockerd", purpose="two private engines"),
-    HostPackage(package="openssh-server", program="sshd", purpose="a private sshd"),
+    HostPackage(
+        package="docker.io", program="dockerd", purpose="two private engines", mark="docker"
+    ),
+    HostPackage(package="openssh-server", program="sshd", purpose="a private sshd", mark="ssh"),
     HostPackage(package="openssh-client", program="ssh-keygen", purpose="throwaway keys"),
     HostPackage(package="debootstrap", program="debootstrap", purpose="the stand-in base"),
     HostPackage(package="zstd", program="zstd", purpose="image deltas"),
@@ -35,13 +43,15 @@ def find_program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(_SBIN))
 
 
-def missing_packages() -> list[HostPackage]:
-    return [entry for entry in NEEDED if find_program(entry.program) is None]
+def missing_packages(without: Collection[str] = ()) -> list[HostPackage]:
+    """Give what is not here, less what only tests with these marks need."""
+    needed = (entry for entry in NEEDED if entry.mark not in without)
+    return [entry for entry in needed if find_program(entry.program) is None]
 
 
-def ensure_host_packages(ui: Console) -> None:
+def ensure_host_packages(ui: Console, without: Collection[str] = ()) -> None:
     """Name what is missing, then install it; raise UsageError where that cannot be done."""
-    missing = missing_packages()
+    missing = missing_packages(without)
     if not missing:
         return
     names = [entry.package for entry in missing]
@@ -59,7 +69,7 @@ def ensure_host_packages(ui: Console) -> None:
         apt.run(["apt-get", "update", "-qq"], env=quiet, timeout_s=300)
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *names]
         apt.run(install, env=quiet, timeout_s=900)
-    if still := missing_packages():
+    if still := missing_packages(without):
         raise UsageError(
             found=f"after apt-get install: still no {', '.join(e.program for e in still)}",
             expected=f"programs of the packages {', '.join(e.package for e in still)}",
