@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -88,6 +89,7 @@ class Metrics(Collector):
             "Age of the last step while work is pending",
             self.step_age(),
         )
+        yield GaugeMetricFamily(f"{PREFIX}_tasks", "asyncio tasks", len(asyncio.all_tasks()))
         phases = GaugeMetricFamily(f"{PREFIX}_phase", "1 for the phase it is in", labels=["phase"])
         now = self.phase()
         for phase in _PHASES:

@@ -110,7 +110,7 @@ class RankProcess:
     async def _reap(self, process: subprocess.Popen[bytes]) -> None:
         while process.poll() is None:
             await asyncio.sleep(0.005)
-        until = time.monotonic() + 5.0
+        until = time.monotonic() + 10.0
         while end_strays() and time.monotonic() < until:
             await asyncio.sleep(0.01)
         self.ended.set()
@@ -132,19 +132,21 @@ _guards: set[int] = set()
 
 
 def end_strays() -> int:
-    """Kill what a guard that was itself killed has left to us; give how many are not gone yet.
+    """Kill what a guard that was itself killed has left to us; give how many there were.
 
-    They are in another session than ours: each guard began one.
+    They are in another session than ours: each guard began one. Killing one can bring its children
+    to us, so only a look that finds none is the last.
     """
-    left = 0
+    found = 0
     for pid in guard.children(os.getpid()):
         try:
             if pid not in _guards and os.getsid(pid) != os.getsid(0):
+                found += 1
                 os.kill(pid, signal.SIGKILL)
-                left += os.waitpid(pid, os.WNOHANG)[0] == 0
+                os.waitpid(pid, os.WNOHANG)
         except (ProcessLookupError, ChildProcessError):
             continue  # it ended by itself
-    return left
+    return found
 
 
 class Fleet:

@@ -25,6 +25,7 @@ from dih20.serve.text.codec import Codec
 
 _ORDER = ("starting", "loading", "warming", "ready")
 _LOOK_EVERY_S, _GPUS_EVERY_S = 0.25, 5.0
+_ENDING_S = 1.0
 CANARY_FOLDER = Path(__file__).parents[2] / "v41" / "canary" / "data"
 
 
@@ -226,7 +227,8 @@ class Service:
         elif kind == "fatal":
             rank.fatal = message["message"]
         elif kind == "gone":
-            rank.kill()
+            # it is ending by itself most likely, and then its guard tells the exit code
+            asyncio.get_running_loop().call_later(_ENDING_S, rank.kill)
         elif kind == "ended":
             self._ended(rank)
 

@@ -11,7 +11,6 @@ _TYPES = {
     401: "authentication_error",
     429: "rate_limit_error",
     500: "server_error",
-    503: "service_unavailable_error",
 }
 
 

@@ -10,6 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from dih20.serve.service import Service
 
+READ = ["GET", "HEAD"]
+
 
 def _json(status: int, values: dict[str, Any]) -> Response:
     return Response(orjson.dumps(values), status, media_type="application/json")
@@ -40,24 +42,24 @@ def health_routes(service: Service) -> APIRouter:
             "ranks": [rank.describe() for rank in service.fleet.ranks],
         }
 
-    @routes.get("/livez")
+    @routes.api_route("/livez", methods=READ)
     async def livez() -> Response:
         return _json(200, about() | {"alive": True})
 
-    @routes.get("/startupz")
+    @routes.api_route("/startupz", methods=READ)
     async def startupz() -> Response:
         """Say how far the start is; 200 as long as it may still succeed, or has."""
         return _json(503 if state.phase in ("failed", "stopped") else 200, startup())
 
-    @routes.get("/readyz")
-    @routes.get("/health")
+    @routes.api_route("/readyz", methods=READ)
+    @routes.api_route("/health", methods=READ)
     async def readyz() -> Response:
         """Say 200 only after a known question was answered, and while new ones are taken."""
         ready = state.phase == "ready"
         values = startup() | {"ready": ready, "gate": service.evidence()}
         return _json(200 if ready else 503, values)
 
-    @routes.get("/progressz")
+    @routes.api_route("/progressz", methods=READ)
     async def progressz() -> Response:
         age = service.table.step_age_s
         stalled = age is not None and age > service.settings.deadlines.stall_timeout_s
@@ -68,11 +70,11 @@ def health_routes(service: Service) -> APIRouter:
         }
         return _json(503 if stalled or state.phase == "failed" else 200, values)
 
-    @routes.get("/version")
+    @routes.api_route("/version", methods=READ)
     async def version() -> Response:
         return _json(200, about() | service.identity())
 
-    @routes.get("/metrics")
+    @routes.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 

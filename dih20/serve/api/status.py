@@ -7,6 +7,7 @@ import time
 import orjson
 from fastapi import APIRouter, Response
 
+from dih20.serve.api.health import READ
 from dih20.serve.gpu_memory import GpuMemory
 from dih20.serve.page import HEADERS, Status, render
 from dih20.serve.service import Service
@@ -19,7 +20,7 @@ def status_routes(service: Service) -> APIRouter:
     routes = APIRouter()
     kept: tuple[float, bytes] = (-1.0, b"")
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
+    @routes.api_route("/", methods=READ)
     async def page() -> Response:
         nonlocal kept
         now = time.monotonic()
@@ -27,7 +28,7 @@ def status_routes(service: Service) -> APIRouter:
             kept = (now, render(app_status(service)).encode())
         return Response(kept[1], headers=HEADERS, media_type="text/html")
 
-    @routes.api_route("/status.json", methods=["GET", "HEAD"])
+    @routes.api_route("/status.json", methods=READ)
     async def numbers() -> Response:
         return Response(orjson.dumps(app_status(service)), media_type="application/json")
 

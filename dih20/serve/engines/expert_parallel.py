@@ -47,10 +47,10 @@ class ExpertParallelReference(Reference):
         self.join(0)
         if not any(self._rows):
             return
-        width, topk = self.config.hidden_size, self.config.num_experts_per_tok
-        nothing = torch.zeros(0, width), torch.zeros(0, topk, dtype=torch.int64)
+        row = self.weights["norm.weight"].unsqueeze(0)  # of the model's width, on its device
+        choice = torch.zeros(1, self.config.num_experts_per_tok, device=row.device)
         for layer in range(self.config.num_hidden_layers):
-            self._places(f"layers.{layer}.ffn", *nothing, torch.zeros(0, topk))
+            self._places(f"layers.{layer}.ffn", row[:0], choice[:0].long(), choice[:0])
 
     def _routed(
         self, site: str, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
