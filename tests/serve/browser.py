@@ -103,6 +103,20 @@ class Browser:
     def scripts(self, *, run: bool) -> None:
         self._call("Emulation.setScriptExecutionDisabled", value=not run)
 
+    def scheme(self, name: str) -> None:
+        """Prefer light or dark colours."""
+        feature = {"name": "prefers-color-scheme", "value": name}
+        self._call("Emulation.setEmulatedMedia", features=[feature])
+
+    def accessible(self) -> list[tuple[str, str]]:
+        """Give role and name of everything that a screen reader is told."""
+        nodes = self._call("Accessibility.getFullAXTree")["nodes"]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
+
     def screenshot(self, path: Path) -> None:
         shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
