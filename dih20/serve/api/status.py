@@ -43,7 +43,7 @@ def app_status(service: Service) -> Status:
     evidence = ""
     if verdict is not None:
         evidence = verdict.reason or "; ".join(
-            f"{row['question']} {row.get('text', '')}" for row in verdict.answers[:4]
+            f"{row['question']} → {row.get('text', '').strip()}" for row in verdict.answers[:4]
         )
     return Status(
         state=state.phase,

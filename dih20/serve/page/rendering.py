@@ -86,7 +86,7 @@ def _summary(status: Status) -> str:
         return f"{duration(status.elapsed_s)} since the start{rest}"
     if status.reason:
         return status.reason
-    return f"for {duration(status.phase_elapsed_s)}"
+    return f"{WORDS.get(status.state, status.state)} for {duration(status.phase_elapsed_s)}"
 
 
 def _gate(status: Status) -> str:
