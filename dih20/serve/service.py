@@ -12,8 +12,9 @@ from typing import Any
 
 from dih20 import __version__
 from dih20.errors import EngineStartFailed, GateFailed, RankLost, ServeError
-from dih20.serve.gate.asking import Verdict, ask_all
-from dih20.serve.gate.questions import canary_questions
+from dih20.serve.gate.asking import Verdict, ask_all, known_prompt
+from dih20.serve.gate.questions import known_questions
+from dih20.serve.gate.recording import record
 from dih20.serve.gpu_memory import GpuMemory, read_gpu_memory
 from dih20.serve.metrics import Metrics
 from dih20.serve.ranks import Fleet, Message, RankProcess
@@ -38,7 +39,12 @@ class Service:
         subject = {"engine": settings.engine, "model": str(settings.model), "ranks": settings.ranks}
         self.state = State(LastStart(settings.state_dir, subject))
         self.metrics, self.table = Metrics(), RequestTable(settings.limits.max_queue)
-        self.codec = Codec.load(settings.model or CANARY_FOLDER, canary=settings.model is None)
+        self.codec = Codec.load(
+            settings.model or CANARY_FOLDER, canary=settings.gate.answers is None
+        )
+        self.questions, self._remark = known_questions(settings)
+        for question in self.questions:
+            known_prompt(self.codec, question)  # what cannot be asked is said before the start
         self.tokens = load_tokens(settings.tokens_file)
         self.fleet = Fleet(settings, self._hear)
         self.verdict: Verdict | None = None
@@ -64,6 +70,10 @@ class Service:
     def evidence(self) -> dict[str, Any] | None:
         """Give what the gate found; None while it has not."""
         return None if self.verdict is None else asdict(self.verdict)
+
+    def _origin(self) -> dict[str, str]:
+        engine = {"engine": f"{self.info['name']} {self.info['version']}"}
+        return engine | self.settings.identities
 
     def identity(self) -> dict[str, Any]:
         """Give what is served: image, patchset, wheels, engine, checkpoint."""
@@ -144,9 +154,10 @@ class Service:
                 self.table,
                 self.fleet.ranks,
                 self.codec,
-                canary_questions(),
+                self.questions,
                 first_ids=self.settings.gate.first_ids,
                 timeout_s=self.settings.deadlines.gate_timeout_s,
+                remark=self._remark,
             )
         )
         asking.add_done_callback(lambda _: self._changed.set())
@@ -164,6 +175,12 @@ class Service:
                 expected="the known answers of the gate",
                 remedy="do not serve this build; compare it with the reference by `./inv parity`",
             ))  # fmt: skip
+        if self.settings.gate.record_answers:
+            try:
+                record(self.settings.gate.record_answers, self.verdict, self._origin())
+            except ServeError as fault:
+                raise self._fail(fault) from None
+            self._say(f"answers recorded in {self.settings.gate.record_answers}")
 
     async def _watch(self) -> None:
         """Keep an eye on a running engine."""

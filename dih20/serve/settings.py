@@ -50,7 +50,8 @@ class Deadlines(Part):
 class Gate(Part):
     """Where the known answers come from. Without a file: the canary's, which are built in."""
 
-    answers: Path | None = None  # configs/answers.yaml, or a copy with recorded ids
+    answers: Path | None = None  # questions, as configs/answers.yaml explains; JSON or YAML
+    recorded: Path | None = None  # ids of an earlier run (JSON); used when it is there
     record_answers: Path | None = None  # write the ids of this run there
     first_ids: Count = 8  # ids of an answer that must be exact
 
@@ -76,12 +77,15 @@ class Settings(Part):
     identities: dict[str, str] = Field(default_factory=dict)  # image, patchset, wheels, engine ...
 
     @model_validator(mode="after")
-    def _no_tensor_parallel_engram(self) -> Settings:
-        """Refuse what a later version brings: Engram's tables spread over several GPUs."""
-        if self.engine == "deepinfer" and self.ranks > 1:
+    def _no_engram_over_several_gpus(self) -> Settings:
+        """Refuse what a later version brings: Engram's tables spread over several GPUs.
+
+        The canary's tables are small enough for a copy on each; its gate has no answers file.
+        """
+        if self.engine == "deepinfer" and self.ranks > 1 and self.gate.answers is not None:
             raise ValueError(
-                f"engine deepinfer with {self.ranks} ranks needs Engram over several GPUs, which "
-                "is not there yet; ranks: 1 with a checkpoint that fits one GPU works"
+                f"a real checkpoint on {self.ranks} GPUs needs Engram over several GPUs, which "
+                "the engine deepinfer does not have yet; it serves the canary, or one GPU"
             )
         return self
 

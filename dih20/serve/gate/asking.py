@@ -7,10 +7,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dih20.errors import ConfigError
 from dih20.serve.gate.degenerate import degenerate_answer
 from dih20.serve.gate.judging import Given, Known, judge
 from dih20.serve.ranks import RankProcess
 from dih20.serve.requests import RequestTable
+from dih20.serve.text.chat import TemplateRefused
 from dih20.serve.text.codec import Codec
 
 
@@ -20,11 +22,13 @@ class _Collect:
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.log_probs: list[float] = []
+        self.ended = False
         self.done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def take(self, emission: list[Any]) -> bool:
         _, tokens, log_probs, _, finish, _, message = emission
         self.ids += tokens
+        self.ended = finish == "stop"
         # a NaN travels as null
         self.log_probs += [float("nan") if value is None else value for value in log_probs]
         if finish is not None and not self.done.done():
@@ -42,6 +46,7 @@ class Verdict:
 
     state: str
     reason: str = ""
+    remark: str = ""
     seconds: float = 0.0
     at: float = 0.0
     answers: list[dict[str, Any]] = field(default_factory=list)
@@ -59,6 +64,7 @@ async def ask_all(
     *,
     first_ids: int,
     timeout_s: float,
+    remark: str = "",
 ) -> Verdict:
     """Ask each rank each question, all at once; the first wrong answer decides."""
     began = time.monotonic()
@@ -84,6 +90,7 @@ async def ask_all(
     return Verdict(
         state="failed" if reasons else "passed" if recorded else "unrecorded",
         reason="; ".join(reasons[:3]),
+        remark=remark,
         seconds=round(time.monotonic() - began, 3),
         at=time.time(),
         answers=answers,
@@ -97,9 +104,30 @@ def _together(given: list[Given]) -> str | None:
     return degenerate_answer(ids, log_probs)
 
 
+def known_prompt(codec: Codec, known: Known) -> list[int]:
+    """Give a question's ids, by the same way as a client's request would go."""
+    if not known.chat:
+        return codec.encode(known.prompt, special=True)
+    if codec.chat is None:
+        raise ConfigError(
+            found=f"the question {known.question!r} is to be asked as a chat",
+            expected="a chat template in the checkpoint's tokenizer files",
+            remedy="use `ask: completion` in the answers file",
+        )
+    try:
+        text = codec.chat.render([{"role": "user", "content": known.prompt}])
+    except TemplateRefused as fault:
+        raise ConfigError(
+            found=f"the chat template refuses the question {known.question!r}: {fault}",
+            expected="a template that takes one message of a user",
+            remedy="use `ask: completion` in the answers file",
+        ) from fault
+    return codec.encode(text, special=False)
+
+
 async def _ask(table: RequestTable, rank: RankProcess, codec: Codec, known: Known) -> Given | str:
     """Give the answer, or why there is none."""
-    prompt = list(known.prompt_ids) or codec.encode(known.prompt, special=True)
+    prompt = known_prompt(codec, known)
     sink = _Collect()
     values = {"prompt": prompt, "max_tokens": known.max_tokens, "temperature": 0.0, "logprobs": 0}
     began = time.monotonic()
@@ -112,8 +140,10 @@ async def _ask(table: RequestTable, rank: RankProcess, codec: Codec, known: Know
     if len(sink.log_probs) != len(sink.ids):
         return f"{len(sink.ids)} tokens came with {len(sink.log_probs)} log-probs"
     return Given(
+        prompt_ids=prompt,
         ids=sink.ids,
         text=codec.decode(sink.ids),
         log_probs=sink.log_probs,
+        ended=sink.ended,
         seconds=round(time.monotonic() - began, 3),
     )
