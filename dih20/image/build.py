@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from dih20.image import standin
 from dih20.image.archive import store_kind
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.dependencies import check_dependencies
-from dih20.image.normal_image import frame_of, normal_image, raw_image
+from dih20.image.normal_image import NormalImage, frame_of, normal_image, raw_image
 from dih20.image.run_step import (
     ROLE,
     StepRun,
@@ -54,6 +54,8 @@ class BuiltImage:
     identity: str
     base: str
     steps: tuple[StepPlan, ...]
+    step_images: tuple[tuple[str, str], ...] = ()  # each step's name and the raw image it left
+    layers: tuple[tuple[str, str], ...] = ()  # each step's name and its layer, "" for none
 
     def as_dict(self) -> dict[str, Any]:
         steps = [
@@ -78,6 +80,7 @@ def build_image(
     labels: Mapping[str, str] | None = None,
     steps: Sequence[Step] | None = None,
     stage: Stage = local_folder,
+    fresh: bool = False,
 ) -> BuiltImage:
     """Give the image, running only the steps that no image of this engine answers.
 
@@ -85,6 +88,7 @@ def build_image(
         labels: labels beside the ones that this package knows, such as the patchset's identity.
         steps: other steps than those of images/di-h20.
         stage: lays out a step's inputs where the engine can mount them.
+        fresh: run every step, whatever the engine holds, and give the result no name.
     """
     base = lock.base(config.base)
     base.require_digest()
@@ -100,6 +104,8 @@ def build_image(
             plan = plan_step(
                 client, step, lock, base, parent=current, before=done[-1] if done else None
             )
+            if fresh:
+                plan = replace(plan, hit=None, why="made anew")
             log = build_dir() / "logs" / f"image-{base.name}-{step.name}.log"
             with ui.step("layer", step.name) as line:
                 line.status, line.note = ("hit" if plan.hit else "miss"), plan.why
@@ -120,11 +126,20 @@ def build_image(
         wanted = {**final_labels(lock, base, identity), **(labels or {})}
         found = _finished(ui, client, config, below, images, wanted)
         tag = f"{config.name}:{identity[:12]}"
-        with ui.step("tag", tag) as line:
-            # Also when it has the name: the engine notes the time, and "the newest" means this one.
-            client.images.get(found).tag(config.name, identity[:12])
-            line.note = found[7:19]
-        return BuiltImage(id=found, tag=tag, identity=identity, base=base.name, steps=tuple(done))
+        if not fresh:
+            with ui.step("tag", tag) as line:
+                # Also when it has the name: the engine notes the time, and "the newest" means this one.
+                client.images.get(found.id).tag(config.name, identity[:12])
+                line.note = found.id[7:19]
+        return BuiltImage(
+            id=found.id,
+            tag=tag,
+            identity=identity,
+            base=base.name,
+            steps=tuple(done),
+            step_images=tuple(images),
+            layers=found.steps,
+        )
 
 
 def make_plan(
@@ -224,8 +239,8 @@ def _finished(
     base: str,
     images: Sequence[tuple[str, str]],
     labels: Mapping[str, str],
-) -> str:
-    """Give the id of the image with what it is said to be, in its normal form."""
+) -> NormalImage:
+    """Give the image with what it is said to be, in its normal form."""
     refuse_stubs(
         [f"{name}={value}" for name, value in config.environment.items()], f"image {config.name}"
     )
@@ -236,5 +251,5 @@ def _finished(
             "this engine keeps images in containerd: the image keeps the times of its build, and another "
             "id than on other engines (docs/reproducible.md)"
         )
-        return seal(client, raw.id, said)
+        return NormalImage(id=seal(client, raw.id, said), steps=raw.steps)
     return normal_image(ui, client, raw, frame_of(client, base, said, [n for n, _ in images]))

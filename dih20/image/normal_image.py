@@ -43,6 +43,14 @@ class RawImage:
         return tuple(diff_id for _, diff_id in self.steps if diff_id)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NormalImage:
+    """An image in its normal form; `steps` as in RawImage."""
+
+    id: str
+    steps: tuple[tuple[str, str], ...]
+
+
 def raw_image(client: docker.DockerClient, base: str, steps: Sequence[tuple[str, str]]) -> RawImage:
     """Look at the images that steps left, given as (name, image id); each stands on the one before."""
     base_layers = _layers(client, base)
@@ -65,19 +73,19 @@ def normal_image(
     client: docker.DockerClient,
     raw: RawImage,
     frame: ImageFrame,
-) -> str:
-    """Give the id of the image in its normal form, making it when the engine does not hold it."""
+) -> NormalImage:
+    """Give the image in its normal form, making it when the engine does not hold it."""
     known = normal_names.load()
     with ui.step("normalise", f"{len(raw.own)} layers") as step:
         found = _expected(raw, frame, known)
         if found and _is_there(client, found):
             step.status, step.note = "hit", f"{found[7:19]}, the layers are unchanged"
-            return found
+            return NormalImage(id=found, steps=_normal_steps(raw, known))
         held = held_layers(client)
         own = _without_held(raw, known, held)
         to_read = [layer.diff_id for layer in own if layer.normal is None]
         archive = NormalArchive(frame=frame, base=raw.base, own=own)
-        with _readable(ui, client, raw, to_read) as (layers, how):
+        with readable_layers(ui, client, raw.id, raw.base, to_read) as (layers, how):
             archive.own = [
                 OwnLayer(diff_id=o.diff_id, normal=o.normal, raw=layers.get(o.diff_id)) for o in own
             ]
@@ -91,7 +99,13 @@ def normal_image(
             f"{archive.left_out} leftovers"
         )
         step.details = {"written_bytes": archive.written_bytes, "read": how}
-        return archive.image_id
+        return NormalImage(
+            id=archive.image_id, steps=_normal_steps(raw, {**known, **archive.normal})
+        )
+
+
+def _normal_steps(raw: RawImage, known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, known[diff_id] if diff_id else "") for name, diff_id in raw.steps)
 
 
 def frame_of(
@@ -134,7 +148,7 @@ def _expected(raw: RawImage, frame: ImageFrame, known: Mapping[str, str]) -> str
     """Give the id that the image will have, when the normal form of each layer is known."""
     if any(diff_id not in known for diff_id in raw.own):
         return ""
-    own = [known[diff_id] if diff_id else "" for _, diff_id in raw.steps]
+    own = [diff_id for _, diff_id in _normal_steps(raw, known)]
     return image_id(frame.config_bytes(raw.base, own))
 
 
@@ -157,14 +171,18 @@ def _without_held(raw: RawImage, known: Mapping[str, str], held: frozenset[str])
 
 
 @contextmanager
-def _readable(
-    ui: Console, client: docker.DockerClient, raw: RawImage, wanted: Sequence[str]
+def readable_layers(
+    ui: Console,
+    client: docker.DockerClient,
+    image: str,
+    base: Sequence[str],
+    wanted: Sequence[str],
 ) -> Iterator[tuple[Mapping[str, RawLayer], str]]:
-    """Give the raw layers and how they are read: from the engine's folders, else from its save stream."""
+    """Give layers of an image and how they are read: from the engine's folders, else from its save stream."""
     if not wanted:
         yield {}, "nothing"
         return
-    folders = layer_folders(client, raw.id)
+    folders = layer_folders(client, image)
     if folders is not None:
         yield {diff_id: folders[diff_id] for diff_id in wanted}, "the engine's folders"
         return
@@ -172,9 +190,9 @@ def _readable(
     spool.mkdir(parents=True, exist_ok=True)
     known = file_names.load()
     with ui.progress("save", None) as advance:
-        chunks = client.api.get_image(raw.id, chunk_size=SAVE_CHUNK_BYTES)
+        chunks = client.api.get_image(image, chunk_size=SAVE_CHUNK_BYTES)
         stream = cast(BinaryIO, ChunkReader(iter(chunks), advance))
-        saved = read_saved(stream, base=raw.base, wanted=wanted, known=known, spool_dir=spool)
+        saved = read_saved(stream, base=base, wanted=wanted, known=known, spool_dir=spool)
     with saved:
         file_names.remember({**known, **saved.names})
         yield saved.layers, "the engine's save stream"

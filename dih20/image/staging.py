@@ -17,9 +17,9 @@ Stage = Callable[[tuple[Input, ...]], AbstractContextManager[PurePath]]
 
 
 @contextmanager
-def local_folder(files: tuple[Input, ...]) -> Iterator[Path]:
+def local_folder(files: tuple[Input, ...], *, below: str = "") -> Iterator[Path]:
     """Give a folder of links to the cache; on the cache's own file system, so that nothing is copied."""
-    parent = cache_dir() / "staging"
+    parent = cache_dir() / "staging" / below
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="step-", dir=parent))
     folder.chmod(0o755)

@@ -1,0 +1,1 @@
+"""Build the same inputs twice and compare the bits."""
