@@ -98,7 +98,7 @@ def _deadline(container: Container, limit_s: float) -> Iterator[threading.Event]
 
 def _follow(ui: Console, container: Container, log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8", errors="backslashreplace") as out:
+    with log.open("w", buffering=1, encoding="utf-8", errors="backslashreplace") as out:
         for line in lines_of(container.logs(stream=True, follow=True)):
             out.write(line + "\n")
             ui.line(f"    {line}", style="dim")
