@@ -92,7 +92,7 @@ def measure_streams(scenario: Scenario) -> dict[str, Any]:
         took, own = time.monotonic() - started, time.process_time() - own
         shares = {_role(server, pid): (_cpu_s(pid) - busy[pid]) / took for pid in busy}
         after = _histogram(server)
-    errors = [stream.error or _wrong(stream, scenario) for stream in streams]
+    errors = [stream.error or wrong_with(stream, scenario) for stream in streams]
     receipts = [
         (received - emitted) / 1e6
         for stream in streams
@@ -107,7 +107,7 @@ def measure_streams(scenario: Scenario) -> dict[str, Any]:
         "seconds": round(took, 1),
         "tokens": sum(len(stream.emitted_ns) for stream in streams),
         "errors": [error for error in errors if error][:5],
-        "emission_to_socket_write_ms": _of_histogram(before, after),
+        "emission_to_socket_write_ms": quantiles_of(before, after),
         "emission_to_receipt_ms": percentiles(receipts),
         "core_share": {name: round(share, 3) for name, share in sorted(shares.items())}
         | {"load_generator": round(own / took, 3)},
@@ -128,7 +128,7 @@ async def _run(port: int, scenario: Scenario) -> list[Stream]:
     return await asyncio.gather(*tasks)
 
 
-def _wrong(stream: Stream, scenario: Scenario) -> str:
+def wrong_with(stream: Stream, scenario: Scenario) -> str:
     """Say what a stream that ended well lacks; empty when it is whole."""
     if len(stream.emitted_ns) < scenario.tokens:
         return f"{len(stream.emitted_ns)} of {scenario.tokens} tokens"
@@ -194,7 +194,7 @@ def _histogram(server: Server) -> dict[float, float]:
     return {float(bound) * 1000: float(count) for bound, count in rows}
 
 
-def _of_histogram(before: dict[float, float], after: dict[float, float]) -> dict[str, Any]:
+def quantiles_of(before: dict[float, float], after: dict[float, float]) -> dict[str, Any]:
     """Give quantiles of what was added, in milliseconds, linear within a bucket."""
     added = [(bound, count - before[bound]) for bound, count in after.items()]
     total = added[-1][1]

@@ -142,8 +142,8 @@ class Server:
         """Remember who runs now; prove_nothing_is_left asks after them when the server is gone."""
         self._seen |= self.processes()
 
-    def prove_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + 30
+    def prove_nothing_is_left(self, timeout_s: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_s
         while left := {pid for pid in self._seen if is_alive(pid)}:
             assert time.monotonic() < deadline, f"left: {[_command(pid) for pid in left]}"
             time.sleep(0.02)

@@ -142,6 +142,12 @@ WIRES: dict[str, tuple[bytes, tuple[int, ...]]] = {
         (400, 413, 0),
     ),
     "a length beyond the limit": (HEAD + b"content-length: 99999999999\r\n\r\n", (413,)),
+    "an upgrade": (
+        HEAD
+        + b"connection: upgrade\r\nupgrade: websocket\r\ncontent-length: %d\r\n\r\n" % len(SMALL)
+        + SMALL,
+        (200, 400, 408, 426, 0),
+    ),
     "two lengths": (HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n123456", (400, 0)),
     "length and chunks": (
         HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",

@@ -130,3 +130,15 @@ def settled(server: Server, pid: int) -> Held:
 
     server.wait_until(is_steady, "a steady state", 30)
     return looks[-1]
+
+
+def test_connections_that_stay_open_are_seen(idle: Server) -> None:
+    """Without this the test above could look at the wrong process."""
+    pid = idle.process.pid
+    before = settled(idle, pid)
+    held_open = [idle.connect() for _ in range(5)]
+    try:
+        idle.wait_until(lambda: held(idle, pid).files >= before.files + 5, "five more files", 20)
+    finally:
+        for raw in held_open:
+            raw.close()
