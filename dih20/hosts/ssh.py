@@ -128,6 +128,27 @@ class SshRunner:
         except (paramiko.SSHException, EOFError, OSError) as fault:
             raise self._lost() from fault
 
+    def tcp(self, host: str, port: int, *, timeout_s: float) -> paramiko.Channel:
+        """Give a byte stream to a port that the host reaches; ConnectionRefusedError when none listens."""
+        try:
+            channel = self._transport.open_channel(
+                "direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=timeout_s
+            )
+        except paramiko.ChannelException as fault:
+            if fault.code == 1:  # "administratively prohibited"
+                raise HostError(
+                    found=f"sshd on {self.name} does not forward connections: {fault.text}",
+                    expected="`AllowTcpForwarding yes` or `local` in its sshd_config",
+                    remedy="allow it there and reload sshd, then repeat",
+                ) from fault
+            raise ConnectionRefusedError(f"{host}:{port} on {self.name}: {fault.text}") from fault
+        except (paramiko.SSHException, EOFError) as fault:
+            if self._transport.is_active():
+                raise TimeoutError(f"{host}:{port} on {self.name}: {fault}") from fault
+            raise self._lost() from fault
+        channel.settimeout(timeout_s)
+        return channel
+
     def put(self, local: Path, remote: str, ui: Console, *, sha256: str = "") -> None:
         """Copy a file to the host: resumed if it broke off, verified there, then moved into place.
 

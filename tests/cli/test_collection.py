@@ -13,7 +13,18 @@ import pytest
 from dih20.paths import REPOSITORY
 
 #: tasks that change nothing a user has; every other task must have --plan
-READ_ONLY = {"capacity", "checkpoint", "doctor", "explain", "lint", "test", "verify"}
+READ_ONLY = {
+    "ask",
+    "logs",
+    "status",
+    "capacity",
+    "checkpoint",
+    "doctor",
+    "explain",
+    "lint",
+    "test",
+    "verify",
+}
 HEAVY = (
     "cryptography",
     "docker",
