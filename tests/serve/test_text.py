@@ -119,8 +119,8 @@ def test_byte_level_tokens_are_read_back() -> None:
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     library = Library(models.BPE({letter: id for id, letter in enumerate(letters)}, []))
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    library.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
     table = token_bytes(json.loads(library.to_str()))
     text = "北京 is\tthe capital\n— ñ 🙂"
     assert b"".join(table[id] for id in library.encode(text).ids).decode() == text

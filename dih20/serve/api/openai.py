@@ -23,6 +23,7 @@ from dih20.serve.requests import QueueFull, Ticket
 from dih20.serve.service import Service
 from dih20.serve.text.chat import TemplateRefused
 
+_ASK_FOR_STAMPS = b"x-dih20-emitted"  # for measuring: each token comes with the time of its step
 _LONG_TEXT = 4096  # characters; longer prompts are tokenised beside the event loop
 
 
@@ -198,6 +199,7 @@ class Route:
             self._service.codec.json_table, with_log_probs=asked.logprobs is not None, plain=not asked.stop,
             include_usage=asked.include_usage,
             buffer_bytes=self._service.settings.limits.buffer_bytes,
+            stamped=_ASK_FOR_STAMPS in dict(scope["headers"]),
         )  # fmt: skip
         began = time.monotonic_ns()
         ticket = self._submit(values, sink)

@@ -18,6 +18,8 @@ from dih20.serve.api.frames import DONE, Frames, error_event
 from dih20.serve.api.sinks import NOT_A_NUMBER, Sink, without_end
 from dih20.serve.metrics import Metrics
 
+_STAMP = b": emitted %d\n"  # a comment of the event stream: monotonic nanoseconds
+
 
 class StreamSink(Sink):
     """Hold what comes before open(), then write straight through.
@@ -38,11 +40,12 @@ class StreamSink(Sink):
         plain: bool,
         include_usage: bool,
         buffer_bytes: int,
+        stamped: bool,
     ) -> None:
         super().__init__(answer)
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames, self._transport, self._overhead = frames, transport, metrics.overhead
-        self._with_log_probs, self._usage = with_log_probs, include_usage
+        self._with_log_probs, self._usage, self._stamped = with_log_probs, include_usage, stamped
         self._buffer_bytes, self._fd = buffer_bytes, transport.get_extra_info("socket").fileno()
         self._held: list[bytes] = [frames.role()]
         self._plain = plain and not with_log_probs
@@ -57,6 +60,8 @@ class StreamSink(Sink):
             if text is not None:
                 self.answer.tokens += 1
                 body = self._head + text + self._tail
+                if self._stamped:
+                    body = _STAMP % emission[5] + body
                 self._send(b"%x\r\n%b\r\n" % (len(body), body))
                 self._overhead.add(monotonic_ns() - emission[5])
                 return self._transport.is_closing()
@@ -79,6 +84,8 @@ class StreamSink(Sink):
         text = self.answer.take(tokens, finish)
         self._fast = self._plain and self._is_open and self.answer.is_whole
         events = self._frames.text(text, log_probs) if text or log_probs else b""
+        if self._stamped:
+            events = _STAMP % at_ns + events
         over = self.answer.finish
         if over is not None:
             events += self._frames.finish(over)
