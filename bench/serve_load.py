@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import re
@@ -203,7 +204,10 @@ def quantiles_of(before: dict[float, float], after: dict[float, float]) -> dict[
         at = next(i for i, (_, count) in enumerate(added) if count >= share * total)
         low, below = added[at - 1] if at else (0.0, 0.0)
         bound, count = added[at]
-        found[name] = round(low + (bound - low) * (share * total - below) / (count - below), 3)
+        if bound == math.inf:
+            found[name] = f"above {low:g}"
+        else:
+            found[name] = round(low + (bound - low) * (share * total - below) / (count - below), 3)
     return found
 
 

@@ -89,6 +89,8 @@ def test_quantiles_of_a_histogram_are_of_what_was_added_between_two_looks() -> N
     before = {0.1: 1000.0, 0.2: 1000.0, 0.4: 1000.0, float("inf"): 1000.0}
     after = {0.1: 1000.0, 0.2: 1050.0, 0.4: 1100.0, float("inf"): 1100.0}
     assert quantiles_of(before, after) == {"tokens": 100, "p50": 0.2, "p99": 0.396}
+    after[float("inf")] = 1200.0
+    assert quantiles_of(before, after) == {"tokens": 200, "p50": 0.4, "p99": "above 0.4"}
 
 
 def test_a_process_that_stays_is_named(tmp_path: Path) -> None:
