@@ -62,6 +62,7 @@ def _container(client: docker.DockerClient, image: str, script: str) -> Iterator
             working_dir=CHECKOUT,
             environment={"CI": "true", "HOME": "/root", "PYTHONUNBUFFERED": "1"},
             network_mode="none",
+            init=True,  # reaps what tests leave to process 1, as a machine's init does
             labels={"dih20.role": "ci-job"},
         )
     except DockerException as problem:

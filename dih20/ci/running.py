@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 from dih20.ci.jobs import Job, find_job, load_jobs
@@ -18,6 +19,14 @@ from dih20.paths import REPOSITORY, build_dir, shown
 from dih20.plan import Action, Plan
 
 MACHINE, IMAGE = "on this machine", "in the image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """How a job ended, and what else is worth keeping of it."""
+
+    exit_code: int
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def list_jobs(ui: Console) -> dict[str, Any]:
@@ -49,9 +58,10 @@ def run_job(ui: Console, name: str, *, in_image: bool, plan_only: bool) -> dict[
         return plan.as_dict()
     _check_user(name, job, in_image=in_image)
     started = time.monotonic()
-    code = _inside(ui, name, job, commands) if in_image else _here(ui, commands)
-    seconds = time.monotonic() - started
-    record(name, where, seconds=seconds, exit_code=code)
+    ran = _inside(ui, name, job, commands) if in_image else Ran(exit_code=_here(ui, commands))
+    seconds, code = time.monotonic() - started, ran.exit_code
+    facts = {"commands": [" ".join(command) for command in commands], **ran.facts}
+    record(name, where, seconds=seconds, exit_code=code, **facts)
     if code != 0:
         why = f"took longer than {job.minutes} minutes" if code == 124 else f"exited {code}"
         raise TestsFailed(
@@ -96,13 +106,17 @@ def _here(ui: Console, commands: Sequence[Sequence[str]]) -> int:
     return 0
 
 
-def _inside(ui: Console, name: str, job: Job, commands: Sequence[Sequence[str]]) -> int:
+def _inside(ui: Console, name: str, job: Job, commands: Sequence[Sequence[str]]) -> Ran:
     from dih20.ci.image import build_with
     from dih20.ci.in_image import run_commands
     from dih20.image import engine
 
     log = build_dir() / "logs" / f"ci-{name}.log"
     with closing(engine.connect()) as client:
+        started = time.monotonic()
         image = build_with(ui, client)
+        built_s = time.monotonic() - started
         ui.line(f"  in {image.tag}, without network; log: {shown(log)}", style="dim")
-        return run_commands(ui, client, image.id, commands, log=log, limit_s=job.minutes * 60)
+        code = run_commands(ui, client, image.id, commands, log=log, limit_s=job.minutes * 60)
+    made = {"tag": image.tag, "id": image.id, "seconds": round(built_s, 1), "network": "none"}
+    return Ran(exit_code=code, facts={"image": made})

@@ -25,13 +25,14 @@ def read_times() -> dict[str, dict[str, Any]]:
     return found
 
 
-def record(job: str, where: str, *, seconds: float, exit_code: int, cores: int = 0) -> None:
-    """Note one run of a job."""
+def record(job: str, where: str, *, seconds: float, exit_code: int, **facts: Any) -> None:
+    """Note one run of a job; `facts` say what it ran, and in which image."""
     entry = {
         "seconds": round(seconds, 1),
         "exit_code": exit_code,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "cores": cores or os.cpu_count(),
+        "cores": os.cpu_count(),
+        **facts,
     }
     times = read_times()
     times.setdefault(job, {})[where] = entry
