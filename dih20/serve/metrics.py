@@ -81,7 +81,9 @@ class Metrics(Collector):
             outcomes.add_metric([outcome], getattr(self, outcome))
         yield outcomes
         yield CounterMetricFamily(f"{PREFIX}_prompt_tokens", "Prompt tokens", self.prompt_tokens)
-        yield CounterMetricFamily(f"{PREFIX}_answer_tokens", "Answer tokens", self.answer_tokens)
+        yield CounterMetricFamily(
+            f"{PREFIX}_answer_tokens", "Answer tokens, the gate's among them", self.answer_tokens
+        )
         yield GaugeMetricFamily(f"{PREFIX}_running", "Requests in the engine", self.running())
         yield GaugeMetricFamily(f"{PREFIX}_waiting", "Requests that wait", self.waiting())
         yield GaugeMetricFamily(

@@ -197,7 +197,10 @@ class Fleet:
         started = [rank for rank in self.ranks if rank.guard is not None]
         for rank in started:
             rank.send({"t": "close", "wakes": self._wakes})
-        if patience_s and not await _all_ended(started, patience_s):
+        # a rank that is still loading does not read what it is asked
+        ready = [rank for rank in started if rank.info is not None]
+        asked = patience_s > 0 and len(ready) == len(started)
+        if asked and not await _all_ended(started, patience_s):
             print(f"[serve] ranks did not end in {patience_s:g} s; killing them", flush=True)
         for rank in started:
             rank.kill()

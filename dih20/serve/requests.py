@@ -114,6 +114,9 @@ class RequestTable:
     def fail_all(self, message: str) -> None:
         """End every request with one clear error."""
         tickets = [*self.running.values(), *self.waiting]
+        for ticket in self.running.values():
+            assert ticket.rank is not None
+            ticket.rank.send({"t": "cancel", "ids": [ticket.id]})
         self.running.clear()
         self.waiting.clear()
         self._loads = dict.fromkeys(self._loads, 0)

@@ -228,6 +228,7 @@ class Service:
             self.metrics.step_time.observe(message["ns"] / 1e9)
             count = self.table.stepped_with(message["e"])
             self.rate.add(count, self.table.stepped)
+            self.metrics.answer_tokens += count
         elif kind == "line":
             if self.state.phase in STARTING:
                 self.state.progress(message["line"])

@@ -67,10 +67,7 @@ class Route:
         answer = Answer(asked, service.codec, len(values["prompt"]))
         service.metrics.prompt_tokens += len(values["prompt"])
         respond = self._stream if asked.stream else self._whole
-        try:
-            await respond(asked, answer, values, scope, receive, send)
-        finally:
-            service.metrics.answer_tokens += answer.tokens
+        await respond(asked, answer, values, scope, receive, send)
         service.metrics.request_time.observe((time.monotonic_ns() - began_ns) / 1e9)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:

@@ -8,6 +8,7 @@ torch's default group, which the engine itself may need.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 20.0  # with the noticing and ending around it, others end well within 30 s
 _JOIN_S = 120.0  # ranks come one by one, each imports torch first
 _LOOK_S = 0.05
+_PLACE = re.compile(r"\s*\[[^\]\s]*:\d+\]\s*")  # where in gloo's sources, from another machine
 
 
 class GlooLockstep:
@@ -99,7 +101,7 @@ class GlooLockstep:
         try:
             run()
         except RuntimeError as fault:  # gloo has no narrower one: closed by peer, timed out
-            raise self._lost(str(fault).partition("\n")[0]) from fault
+            raise self._lost(_PLACE.sub("", str(fault)).partition(". ")[0]) from fault
 
     def _lost(self, reason: str) -> RankLost:
         rank, text = self.whereabouts.culprit()
