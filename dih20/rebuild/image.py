@@ -148,7 +148,7 @@ class ImageCheck:
             # In use by others, or gone with an image above it: either way nothing is left to do here.
             with contextlib.suppress(ImageNotFound, APIError):
                 if image not in before and not self.client.images.get(image).tags:
-                    self.client.images.remove(image)
+                    self.client.images.remove(image, noprune=True)
         self._made.clear()
 
 
