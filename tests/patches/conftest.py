@@ -16,9 +16,16 @@ from dih20.lock import Lock, LockedFile, LockedSource
 from dih20.patches.applying import Outcome, apply_all
 from dih20.patches.series import Patch
 from dih20.patches.tree import Tree
-from tests.patches.upstream_tree import copy_of, make_edit, own_copy, series, upstream
+from tests.patches.upstream_tree import (
+    copy_of,
+    make_edit,
+    own_copy,
+    patched,
+    series,
+    upstream,
+)
 
-__all__ = ["copy_of", "make_edit", "own_copy", "series", "upstream"]
+__all__ = ["copy_of", "make_edit", "own_copy", "patched", "series", "upstream"]
 
 Files = dict[str, bytes]
 MakeTree = Callable[[Files], Tree]

@@ -45,6 +45,18 @@ def series() -> list[Patch]:
     return [patch for patch in load(test_only=True) if patch.folder]
 
 
+@pytest.fixture(scope="session")
+def patched(upstream: Path, series: list[Patch], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the edits touch, patched; tests only read them."""
+    root = tmp_path_factory.mktemp("patched")
+    tree, _ = lay(upstream, *series)
+    for path, entry in tree.changes.items():
+        assert entry is not None
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(entry.content)
+    return root
+
+
 @pytest.fixture
 def make_edit(tmp_path: Path) -> Callable[..., Patch]:
     """Write an edit's folder and give it as a patch; changes are dictionaries as in edit.yaml."""
