@@ -16,16 +16,20 @@ class Check(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def checker(name: str) -> Check:
-    """Give the check of images or of wheels."""
+def checker(name: str, base: str = "") -> Check:
+    """Give the check of images, on the configured or the named base, or of wheels."""
     if name == "image":
+        from functools import partial
+
         from dih20.rebuild import image
 
-        return image.check
-    if name == "wheels":
+        return partial(image.check, base=base)
+    if name == "wheels" and not base:
         from dih20.rebuild import wheels
 
         return wheels.check
     raise UsageError(
-        found=f"--check {name}", expected="image or wheels", remedy="name one of the two"
+        found=f"--check {name}" + (f" --base {base}" if base else ""),
+        expected="image, with or without --base, or wheels, which are checked in the newest image",
+        remedy="correct the command line",
     )

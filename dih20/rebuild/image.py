@@ -153,16 +153,21 @@ class ImageCheck:
 
 
 def check(
-    ui: Console, *, only: str = "", times: int = 1, evidence: str = "", plan_only: bool = False
+    ui: Console,
+    *,
+    base: str = "",
+    only: str = "",
+    times: int = 1,
+    evidence: str = "",
+    plan_only: bool = False,
 ) -> dict[str, Any]:
     """Carry out `inv rebuild --check image`; raise NotReproducible that names what differs."""
     if times < 1:
         raise UsageError(found=f"--times {times}", expected="one or more", remedy="correct it")
-    config, lock, folder = _inputs(only or "di-h20")
-    base = lock.base(config.base)
-    base.require_digest()
+    config, lock, folder = _inputs(only or "di-h20", base)
+    lock.base(config.base).require_digest()
     plan = Plan(
-        title=f"compare two builds of {config.name} on {base.name}",
+        title=f"compare two builds of {config.name} on {config.base}",
         actions=(Action(verb="build twice", target=config.name, why=f"{times} time(s), no cache"),),
     )
     ui.plan(plan)
@@ -197,8 +202,9 @@ def judged(ui: Console, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     return result
 
 
-def _inputs(name: str) -> tuple[ImageConfig, Lock, Path]:
+def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path]:
     from dih20.config import load_image
+    from dih20.image.step_plan import chosen_base
     from dih20.lock import Lock
 
     if name in ("ci", "di-ci"):
@@ -206,4 +212,4 @@ def _inputs(name: str) -> tuple[ImageConfig, Lock, Path]:
 
         config, lock, _ = inputs()
         return config, lock, REPOSITORY / "images" / "ci"
-    return load_image(name), Lock.load(), REPOSITORY / "images" / "di-h20"
+    return chosen_base(load_image(name), base), Lock.load(), REPOSITORY / "images" / "di-h20"

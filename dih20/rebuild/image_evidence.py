@@ -30,7 +30,7 @@ def write_evidence(
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)},
         "lock": lock.identity,
-        "repeat": f"./inv rebuild --check image --only {config.name} --times {len(pairs)}",
+        "repeat": f"./inv rebuild --check image --base {config.base} --only {config.name} --times {len(pairs)}",
         "equal": f"{equal} of {len(pairs)}",
         "ids": sorted(ids),
         "pairs": list(pairs),

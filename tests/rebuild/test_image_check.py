@@ -118,7 +118,8 @@ def test_an_unknown_check_and_a_count_of_none_are_refused() -> None:
         checker("layers")
     with pytest.raises(UsageError, match="--times 0"):
         image_check.check(Console(), times=0)
-    assert checker("image") is image_check.check
+    with pytest.raises(UsageError, match="--check wheels --base stand-in"):
+        checker("wheels", "stand-in")
 
 
 def test_a_plan_builds_nothing(ui: Console) -> None:
