@@ -20,7 +20,7 @@ from dih20.serve.engines.reference import ReferenceEngine, make_engine
 from dih20.serve.engines.wire import Unpacker, pack, request_to_wire
 
 _PRELOADED = ["torch", "torch.distributed", "tests.serve.engines.ranks"]
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 def forks() -> Any:
@@ -136,14 +136,24 @@ class Ranks:
         """Wait until so many tokens have come in all."""
         self._listen(lambda: sum(len(heard.tokens) for heard in self.heard.values()) >= count)
 
-    def wait_ended(self, ranks: list[int]) -> float:
-        """Wait until the processes of these ranks have ended; give how many seconds that took."""
+    def close(self) -> None:
+        """Tell all ranks that it is over."""
+        self._wakes += 1
+        for each in self.sockets:
+            each.sendall(pack({"t": "close", "wakes": self._wakes}))
+
+    def wait_ended(self, ranks: list[int], *, told: bool = True) -> float:
+        """Wait until the processes of these ranks have ended; give how many seconds that took.
+
+        told: read as well what each said was the reason.
+        """
         began = time.monotonic()
         for rank in ranks:
             self.processes[rank].join(_PATIENCE_S)
             assert not self.processes[rank].is_alive(), f"rank {rank} is still there"
         took = time.monotonic() - began
-        self._listen(lambda: all(rank in self.fatal for rank in ranks), patience_s=2.0)
+        if told:
+            self._listen(lambda: all(rank in self.fatal for rank in ranks), patience_s=2.0)
         return took
 
     def _listen(self, done: Any, patience_s: float = _PATIENCE_S) -> None:
