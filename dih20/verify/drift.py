@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dih20.deploy.container import ContainerSpec, container_spec
 from dih20.deploy.readback import inspect_shortfalls
@@ -61,12 +61,21 @@ def _container(found: Found, expected: Expected) -> Iterator[Drift]:
     if not found.is_running:
         yield Drift(what="container state", there=str(found.attrs["State"]["Status"]), here="running")  # fmt: skip
     spec = spec_of(found, expected)
-    settings = inspect_shortfalls(spec.config, found.attrs)
+    was, now = found.labels.get("dih20.config", "none"), str(spec.config["Labels"]["dih20.config"])
+    asked, made = (_without_own_folder(of, {was, now}) for of in (spec.config, found.attrs))
+    settings = inspect_shortfalls(asked, made)
     for entry in settings:
         yield Drift(what=f"container {entry.what}", there=entry.actual, here=entry.required)
-    was, now = found.labels.get("dih20.config", "none"), spec.config["Labels"]["dih20.config"]
     if was != now and not settings:
-        yield Drift(what="container configuration", there=was[:12], here=str(now)[:12])
+        yield Drift(what="container configuration", there=was[:12], here=now[:12])
+
+
+def _without_own_folder(container: Mapping[str, Any], configs: set[str]) -> dict[str, Any]:
+    """Leave out the mount that is named after the configuration: it differs whenever that does."""
+    host = container["HostConfig"]
+    own = tuple(f"/{config[:12]}" for config in configs)
+    mounts = [mount for mount in host.get("Mounts") or () if not mount["Source"].endswith(own)]
+    return {**container, "HostConfig": {**host, "Mounts": mounts}}
 
 
 def _image(found: Found, expected: Expected) -> Iterator[Drift]:

@@ -6,6 +6,7 @@ A file is compared with the hash that RECORD gives for it; what pip writes itsel
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import json
 import sys
@@ -15,18 +16,19 @@ from typing import Any
 
 
 def changed_files(distribution: metadata.Distribution) -> list[str]:
-    """Give the files that are gone or are not what was installed."""
+    """Give the files that are gone or are not what was installed; metadata's own list leaves out what is gone."""
     changed = []
-    for file in distribution.files or []:
-        if file.hash is None or file.hash.mode != "sha256":
+    for name, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        method, _, wanted = digest.partition("=")
+        if method != "sha256":
             continue
-        path = Path(str(distribution.locate_file(file)))
+        path = Path(str(distribution.locate_file(name)))
         if not path.is_file():
-            changed.append(f"{file} is gone")
+            changed.append(f"{name} is gone")
             continue
-        digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
-        if digest.decode().rstrip("=") != file.hash.value:
-            changed.append(f"{file} was changed")
+        now = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
+        if now.decode().rstrip("=") != wanted:
+            changed.append(f"{name} was changed")
     return changed
 
 
