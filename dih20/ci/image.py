@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
-from dih20.errors import LockError
+from dih20.errors import FetchError, HashMismatch, LockError
 
 if TYPE_CHECKING:
     import docker
@@ -35,7 +35,16 @@ def build_with(ui: Console, client: docker.DockerClient) -> BuiltImage:
     from dih20.image import build
 
     config, lock, steps = inputs()
-    return build.build_image(ui, client, config, lock, steps=steps)
+    try:
+        return build.build_image(ui, client, config, lock, steps=steps)
+    except HashMismatch:
+        raise
+    except FetchError as lacking:
+        raise FetchError(
+            found=lacking.found,
+            expected=lacking.expected,
+            remedy="run `./inv fetch --only ci`, then the command again",
+        ) from lacking
 
 
 def inputs() -> tuple[ImageConfig, Lock, tuple[Step, ...]]:

@@ -15,7 +15,7 @@ from dih20.ci.checkout import listed_files, write_checkout
 from dih20.ci.image import build_with, ci_lock, inputs
 from dih20.ci.in_image import CHECKOUT, run_commands
 from dih20.console import Console
-from dih20.errors import ConfigError, EngineError, LockError, UsageError
+from dih20.errors import ConfigError, EngineError, FetchError, LockError, UsageError
 from dih20.image.steps import load_steps
 from dih20.lock import Lock
 from dih20.lock.ci_pins import read_requirements
@@ -49,6 +49,19 @@ def test_the_image_s_lock_is_its_own_part_and_no_other_pin_moves_it() -> None:
     assert own.requirements("cp313") == list(lock.ci_image().wheels)
     other = lock.model_copy(update={"apt": {}, "python": {}, "image": "di-h20"})
     assert ci_lock(other, "di-ci").identity == own.identity
+
+
+@pytest.mark.docker
+def test_files_that_were_not_fetched_lead_to_the_group_that_has_them(
+    ui: Console, engine: Any, standin_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(file: Any) -> Path:
+        raise FetchError(found=f"{file.filename} is not there", expected="x", remedy="y")
+
+    monkeypatch.setattr("dih20.image.inputs.cached", missing)
+    with pytest.raises(FetchError, match="is not there") as caught:
+        build_with(ui, engine)
+    assert "./inv fetch --only ci" in caught.value.remedy
 
 
 def test_packages_of_another_base_are_refused() -> None:
