@@ -12,6 +12,7 @@ from tests.serve.browser import Browser
 from tests.serve.exchange import post
 from tests.serve.running import Server
 
+HOSTILE = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
 LOADING = {"start": ["reading the weights", 0.2] * 20}
 # the lowest contrast of any text on the page with its ground, by the rule of WCAG 2
 CONTRAST = """(() => {
@@ -45,7 +46,8 @@ def browser(chromium: Browser) -> Browser:
 def test_a_page_opened_while_loading_follows_to_ready_without_a_reload(
     browser: Browser, tmp_path: Path
 ) -> None:
-    with Server(tmp_path, ready=False, engine_options=LOADING) as server:
+    """The model's name is hostile, and stays text."""
+    with Server(tmp_path, ready=False, engine_options=LOADING, served_name=HOSTILE) as server:
         server.wait_until(lambda: server.json("/status.json")["state"] == "loading", "loading")
         browser.open(server.url)
         browser.wait_for("document.getElementById('state').textContent.trim() === 'Loading'")
@@ -59,6 +61,8 @@ def test_a_page_opened_while_loading_follows_to_ready_without_a_reload(
         browser.wait_for("document.getElementById('state').textContent.trim() === 'Ready'", 60)
         assert browser.evaluate("document.getElementById('loading').checkVisibility()") is False
         assert browser.evaluate("document.title").startswith("Ready")
+        assert browser.evaluate("document.querySelector('h1').textContent") == HOSTILE
+        assert browser.evaluate("document.images.length") == 0
         assert browser.text("gate").startswith("Known answers: passed")
         assert browser.evaluate("window.mark") == "not loaded again"
         assert all(url.startswith((server.url, "data:")) for url in browser.requests)
@@ -130,13 +134,3 @@ def test_names_for_those_who_hear_the_page(browser: Browser, idle: Server) -> No
     assert ("heading", "canary") in nodes
     assert ("status", "") in nodes or "status" in roles
     assert all(name for role, name in nodes if role in ("meter", "progressbar", "link", "table"))
-
-
-def test_a_hostile_name_stays_text_in_the_browser(browser: Browser, tmp_path: Path) -> None:
-    name = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
-    with Server(tmp_path, served_name=name) as server:
-        browser.open(server.url)
-        assert browser.evaluate("document.querySelector('h1').textContent") == name
-        assert browser.evaluate("document.images.length") == 0
-        assert browser.evaluate("document.title").startswith("Ready")
-        assert browser.complaints == []

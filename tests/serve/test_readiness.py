@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.serve.running import Server
 
 DIES = ["the weights of layer 7 are not there", "exit 3"]
 LINGER = {"failed_linger_s": 60}
+PATIENCE_S = 5  # an engine on a busy machine needs some of it to say its first word
 
 
 def failed(server: Server) -> dict[str, str]:
@@ -25,19 +27,25 @@ def failed(server: Server) -> dict[str, str]:
 
 
 def test_a_slow_start_that_makes_progress_is_waited_for(tmp_path: Path) -> None:
-    options = {"start": ["part 1 of 2", 0.5, "still part 1", 0.5] * 4}
-    deadlines = {"no_progress_timeout_s": 2}
+    """Meanwhile requests are refused with the phase, and told to come back."""
+    options = {"start": ["part 1 of 2", 0.5] * 12}
+    deadlines = {"no_progress_timeout_s": PATIENCE_S}
     with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
         assert server.get("/livez")[0] == 200
         assert server.get("/readyz")[0] == 503
+        assert server.json("/startupz")["eta_s"] is None
         server.wait_until(lambda: "part 1" in server.json("/startupz")["progress_line"], "a line")
         assert server.json("/startupz")["fraction"] == 0.5
+        refused = say(server, post("/v1/completions", b'{"model":"canary","prompt":"1"}'))
+        assert refused.status == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert "loading" in refused.error()["message"]
         server.wait_ready()
-        assert server.json("/startupz")["elapsed_s"] > 4
+        assert server.json("/startupz")["elapsed_s"] > PATIENCE_S
 
 
 def test_a_silent_start_fails_by_the_setting_that_it_names(tmp_path: Path) -> None:
-    deadlines = LINGER | {"no_progress_timeout_s": 2}
+    deadlines = LINGER | {"no_progress_timeout_s": PATIENCE_S}
     with Server(
         tmp_path,
         ready=False,
@@ -48,7 +56,7 @@ def test_a_silent_start_fails_by_the_setting_that_it_names(tmp_path: Path) -> No
         assert "part 1 of 2" in reason
         server.process.terminate()
         assert server.wait_exit() == EngineStartFailed.exit_code
-        assert "no_progress_timeout_s = 2 s" in server.log_tail()
+        assert f"no_progress_timeout_s = {PATIENCE_S} s" in server.log_tail()
 
 
 def test_a_start_that_dies_fails_at_once_with_code_and_last_lines(tmp_path: Path) -> None:
@@ -77,24 +85,10 @@ def test_an_engine_that_stands_but_does_not_answer_right_is_never_ready(
         assert server.wait_exit() == GateFailed.exit_code
 
 
-def test_requests_before_ready_are_refused_with_the_phase(tmp_path: Path) -> None:
-    options = {"start": ["a part", 0.2] * 500}
-    with Server(tmp_path, ready=False, engine_options=options) as server:
-        status, _ = server.get("/v1/models")
-        assert status in (200, 503)
-        reply = say(server, post("/v1/completions", b'{"model":"canary","prompt":"1"}'))
-        assert reply.status == 503
-        assert "retry-after" in reply.headers
-        assert reply.error()["message"]
-
-
-def test_the_next_start_knows_how_long_the_last_took(tmp_path: Path) -> None:
-    options = {"start": ["a part", 0.3] * 4}
-    with Server(tmp_path, ready=False, engine_options=options) as server:
-        assert server.json("/startupz")["eta_s"] is None
-        server.wait_ready()
-    (tmp_path / "port.json").unlink()
-    with Server(tmp_path, ready=False, engine_options=options) as server:
-        eta_s = server.json("/startupz")["eta_s"]
-        assert eta_s is not None and 0 < eta_s < 60
-        server.wait_ready()
+def test_the_next_start_knows_how_long_the_last_took(server: Server, tmp_path: Path) -> None:
+    shutil.copytree(server.folder / "state", tmp_path / "state")
+    with Server(tmp_path, ready=False) as again:
+        eta_s = again.json("/startupz")["eta_s"]
+        assert eta_s is not None and 0 <= eta_s < 60
+        again.process.kill()
+        again.wait_exit()
