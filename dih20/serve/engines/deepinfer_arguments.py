@@ -22,6 +22,8 @@ _DEFAULTS = {
     "DEEPINFER_ACCELERATOR": "nvidia",
     "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": "1",  # Engram's table on the GPU
     "DEEPINFER_USE_MULTIMODAL_POOL": "0",  # else 8 GB of pinned memory for pictures
+    # Every request passes its worker for pictures; one that is gone must not be waited for 30 min.
+    "DEEPINFER_MULTI_MODAL_WORKER_TIMEOUT": "60",
     # Upstream tries a prefill after every 70th decode step, so that a request might wait as long.
     "DEEPINFER_PREFILL_ATTEMPT_INTERVAL": "1",
     "DEEPINFER_PREFILL_ANY_ATTEMPT_INTERVAL": "8",  # with several ranks, when one has a prompt

@@ -81,7 +81,7 @@ class ExpertParallelReference(Reference):
                 if len(token):
                     name = f"{site}.experts.{index}"
                     said = self._expert(name, rows[token], row_weights[token, place])
-                    places[rank, token, place] = said.cpu()
+                    places[rank, token.cpu(), place.cpu()] = said.cpu()
         mine = self.lockstep.total(places)[self.lockstep.rank, : len(x)]
         return mine.to(x.device)
 

@@ -79,8 +79,17 @@ class ReferenceEngine:
             max_model_len=self._longest,
             max_num_seqs=options.max_num_seqs,
             end_token_ids=self._ends,
-            details={"numerics": options.mode, "device": options.device},
+            details={
+                "numerics": options.mode,
+                "device": options.device,
+                "experts": self._experts(),
+            },
         )
+
+    def _experts(self) -> str:
+        count = self._model.config.n_routed_experts
+        held = getattr(self._model, "held", range(count))
+        return f"{held.start} to {held.stop - 1} of {count}"
 
     def lockstep(self) -> Lockstep:
         return self._gloo or Solo()

@@ -79,7 +79,8 @@ class Ranks:
     def __init__(self, count: int, *, engine: str = "reference", **options: Any) -> None:
         self.count, self.heard, self.fatal = count, dict[int, Heard](), dict[int, str]()
         self._settings = {"engine": engine, "engine_options": options, "ranks": count}
-        self._wakes, self._ready = 0, set[int]()
+        self.info: dict[int, dict[str, Any]] = {}
+        self._wakes = 0
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -115,7 +116,7 @@ class Ranks:
         return found
 
     def wait_ready(self) -> None:
-        self._listen(lambda: len(self._ready) == self.count)
+        self._listen(lambda: len(self.info) == self.count)
         assert not self.fatal, self.fatal
 
     def ask(self, rank: int, request: EngineRequest) -> None:
@@ -175,7 +176,7 @@ class Ranks:
             return False
         for message in self._unpackers[rank].feed(data):
             if message["t"] == "ready":
-                self._ready.add(rank)
+                self.info[rank] = message["info"]
             elif message["t"] == "fatal":
                 self.fatal[rank] = message["message"]
             elif message["t"] == "step":

@@ -87,6 +87,7 @@ def test_the_version_is_that_of_the_lock(package: Path) -> None:
 
 
 def test_upstreams_own_loop_is_the_one_the_adapter_copies(package: Path) -> None:
-    """step() while unfinished, then one flush: as in its entry point for batches."""
+    """step() while unfinished, then one flush, and no pictures: as in its entry point for batches."""
     text = (package / "entrypoints" / "llm.py").read_text(encoding="utf-8")
     assert "self.llm_engine.step() if unfinished else self.llm_engine.flush_inflight_reqs()" in text
+    assert "multi_modal_data = dict(image_bytes=[], image_sizes=[])" in text

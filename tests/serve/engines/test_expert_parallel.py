@@ -35,6 +35,12 @@ def test_ranks_that_share_the_experts_give_the_bits_of_one_rank(
     alone = run(engine)
     with Ranks(count) as ranks:
         ranks.wait_ready()
+        held = [ranks.info[rank]["details"]["experts"] for rank in range(count)]
+        assert held == (
+            ["0 to 3 of 8", "4 to 7 of 8"]
+            if count == 2
+            else ["0 to 1 of 8", "2 to 4 of 8", "5 to 7 of 8"]
+        )
         for id, prompt in prompts.items():
             ranks.ask(1 if id == 2 else 0, greedy(id, prompt, max_tokens=6))
         ranks.wait_answers()
