@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +64,9 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     released = unpacked(tmp_path_factory.mktemp("released"))
     package = edited(tmp_path_factory.mktemp("edited"), "P20-logprobs-before-temperature")
     return SimpleNamespace(
-        released=process_sampling(released), edited=process_sampling(package, "model_log_probs")
+        released=process_sampling(released),
+        edited=process_sampling(package, "model_log_probs"),
+        sampler=released / "model_executor" / "layers" / "sampler.py",
     )
 
 
@@ -126,3 +129,23 @@ def test_with_a_forced_top_k_they_are_of_those_k(
 ) -> None:
     log_probs, index, *_ = trees.edited(logits, inputs(40, GREEDY, 1.0, -1), 8)
     assert torch.equal(log_probs, torch.log_softmax(logits.gather(1, index), dim=-1))
+
+
+def test_upstream_reports_these_log_probs_and_decides_nothing_by_them(
+    trees: SimpleNamespace,
+) -> None:
+    tree = ast.parse(trees.sampler.read_text(encoding="utf-8"))
+    users = {
+        ast.unparse(call.func)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and any(isinstance(each, ast.Name) and each.id == "logprobs" for each in call.args)
+    }
+    assert users == {
+        "map_lookup",  # of the token that was chosen
+        "torch.gather",
+        "topk",  # the best of them
+        "self._prepare_top_info",
+        "self._update_golden_tokens",
+        "get_sum_smaller_probs",
+    }
