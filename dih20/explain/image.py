@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
 from dih20.errors import ToolError, UsageError
 from dih20.explain.here import CacheAnswer
+
+if TYPE_CHECKING:
+    from dih20.image.step_plan import StepPlan
+    from dih20.lock import Lock
 
 _SHOWN = ("role", "base", "lock", "patchset", "python-tag", "torch", "identity", "step", "wheels")
 _SHORT = 12
@@ -63,14 +67,11 @@ def show_labels(ui: Console, labels: Mapping[str, str], answer: CacheAnswer) -> 
 
 def compare_with_here(labels: Mapping[str, str]) -> CacheAnswer:
     """Say what of the image's key differs from what lock and tree here give for the same base."""
-    from dih20.config import load_image
-    from dih20.image.step_plan import chosen_base, plan_steps
     from dih20.lock import Lock
 
     try:
         lock = Lock.load()
-        config = chosen_base(load_image("di-h20"), labels.get("dih20.base", ""))
-        plans = plan_steps(config, lock)
+        plans = plans_for(labels, lock)
     except ToolError as missing:
         return CacheAnswer(is_hit=None, why_unknown=missing.found)
     if labels.get("dih20.identity") == plans[-1].key:
@@ -97,6 +98,21 @@ def compare_with_here(labels: Mapping[str, str]) -> CacheAnswer:
     return CacheAnswer(is_hit=False, changed=tuple(changed))
 
 
+def plans_for(labels: Mapping[str, str], lock: Lock) -> tuple[StepPlan, ...]:
+    """Give the steps that would make such an image here: of the variant whose last step it ends with, else the plain one."""
+    from dih20.config import load_image
+    from dih20.image.step_plan import chosen_base, plan_steps
+    from dih20.image.steps import load_steps, load_variant_steps
+
+    config = load_image("di-h20")
+    steps = load_steps()
+    for name in config.variants:
+        own = load_variant_steps(name)
+        if own[-1].name == labels.get("dih20.step"):
+            config, steps = config.variant(name), own
+    return plan_steps(chosen_base(config, labels.get("dih20.base", "")), lock, None, steps)
+
+
 def _last_step(labels: Mapping[str, str]) -> dict[str, str]:
     parts: dict[str, str] = json.loads(labels.get("dih20.step-parts", "{}"))
     return parts
@@ -115,6 +131,7 @@ def sbom_of(labels: Mapping[str, str]) -> dict[str, Any]:
             expected="the lock that lists what is in the image",
             remedy="name that lock with DI_LOCK, or check out the commit that has it",
         )
-    bom = image_bom(lock, lock.base(labels["dih20.base"]), labels["dih20.identity"])
+    files = [file.locked for plan in plans_for(labels, lock) for file in plan.inputs.files]
+    bom = image_bom(lock.base(labels["dih20.base"]), labels["dih20.identity"], filter(None, files))
     content: dict[str, Any] = json.loads(as_json(bom))
     return content

@@ -1,4 +1,4 @@
-"""Bills of materials in CycloneDX 1.6, for a wheel out of its record and for an image out of the lock."""
+"""Bills of materials in CycloneDX 1.6, for a wheel out of its record and for an image out of its locked files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from dih20.lock import Base, Lock, LockedFile
+from dih20.lock import Base, LockedFile
 from dih20.provenance.record import Input, Record
 from dih20.source_date import source_date
 
@@ -38,8 +38,8 @@ def wheel_bom(record: Record, version: str) -> Bom:
     return _bom(subject, parts, serial=f"wheel {record.identity}")
 
 
-def image_bom(lock: Lock, base: Base, identity: str) -> Bom:
-    """Give the bill of a di-h20 image: its base, and every locked file that its steps put there."""
+def image_bom(base: Base, identity: str, files: Iterable[LockedFile]) -> Bom:
+    """Give the bill of a di-h20 image: its base, and every locked file that is in it or that its steps read."""
     from cyclonedx.model.component import ComponentType
 
     subject = _component("di-h20", identity[:12], ref="image", kind=ComponentType.CONTAINER)
@@ -50,14 +50,7 @@ def image_bom(lock: Lock, base: Base, identity: str) -> Bom:
         kind=ComponentType.CONTAINER,
         properties={"digest": base.digest},
     )
-    files = [
-        *lock.base_debs(base.name),
-        *lock.debs(base.name),
-        *lock.header_wheels(),
-        lock.nccl(),
-        *lock.requirements(base.python_tag),
-    ]
-    parts = {file.sha256: _of_file(file) for file in files}
+    parts = {file.sha256: _of_file(file) for file in [*base.packages, *files]}
     return _bom(subject, [bottom, *parts.values()], serial=f"image {identity}")
 
 

@@ -16,14 +16,11 @@ from dih20.verify.found import Found, look
 
 def verify(ui: Console, host: str, *, accept_host_key: str = "") -> dict[str, Any]:
     """Compare a host with lock and tree; raise HostDrifted when anything differs."""
-    config = load_host(host)
+    config, lock = load_host(host), Lock.load()
+    with ui.step("look at", config.name), connect(config, accept_host_key=accept_host_key) as run:
+        found = look(run.docker(), config.container, lock.nccl().version)
     with ui.step("read", "lock and tree here"):
-        expected = expected_on(config, Lock.load())
-    with (
-        ui.step("look at", config.name),
-        connect(config, accept_host_key=accept_host_key) as runner,
-    ):
-        found = look(runner.docker(), config.container, expected.nccl)
+        expected = expected_on(config, lock, found.image_labels if found else {})
     return judged(ui, found, expected)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dih20.explain.here import CacheAnswer, compare_with_here
+from dih20.explain.image import plans_for
 from dih20.provenance.record import Record
 
 if TYPE_CHECKING:
@@ -36,8 +37,12 @@ class Expected:
     answer: Callable[[Record], CacheAnswer] = compare_with_here
 
 
-def expected_on(host: HostConfig, lock: Lock) -> Expected:
-    """Gather what should run on a host; what is missing here is named, not guessed."""
+def expected_on(host: HostConfig, lock: Lock, image: Mapping[str, str]) -> Expected:
+    """Gather what should run on a host; what is missing here is named, not guessed.
+
+    Args:
+        image: labels of the image that runs there, which say whether it is a variant.
+    """
     from dih20.errors import ToolError
     from dih20.patches import patchset_identity
 
@@ -45,7 +50,7 @@ def expected_on(host: HostConfig, lock: Lock) -> Expected:
     identity = patchset = None
     layers: tuple[str, ...] = ()
     try:
-        identity = _image_identity(lock)
+        identity = _image_identity(lock, image)
         layers = _layers_here(identity)
     except ToolError as missing:
         unknown["image layers" if identity else "image identity"] = missing.found
@@ -67,11 +72,9 @@ def expected_on(host: HostConfig, lock: Lock) -> Expected:
     )
 
 
-def _image_identity(lock: Lock) -> str:
-    from dih20.config import load_image
-    from dih20.image.step_plan import plan_steps
-
-    return plan_steps(load_image(), lock)[-1].key
+def _image_identity(lock: Lock, image: Mapping[str, str]) -> str:
+    """Give the key of the last step on the base of configs/images, whatever base runs there."""
+    return plans_for({"dih20.step": image.get("dih20.step", "")}, lock)[-1].key
 
 
 def _layers_here(identity: str) -> tuple[str, ...]:

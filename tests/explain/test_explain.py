@@ -16,6 +16,7 @@ from dih20.explain.here import compare_with_here
 from dih20.explain.image import compare_with_here as compare_image
 from dih20.explain.image import explain_image
 from dih20.image.step_plan import chosen_base, final_labels, plan_steps
+from dih20.image.steps import load_variant_steps
 from dih20.lock import Lock
 from tests.provenance.records import record_for, wheel_with
 
@@ -99,7 +100,21 @@ def test_an_image_of_what_is_here_is_a_hit_and_has_a_bill(
     result = explain_image(Console(), attrs, "di-h20:x", with_sbom=True)
     assert result["cache"]["hit"] is True
     assert "cache        hit" in capsys.readouterr().out
-    assert len(result["sbom"]["components"]) > 100
+    lock = Lock.load()
+    files = [*lock.base_debs("stand-in"), *lock.debs("stand-in"), *lock.header_wheels()]
+    files += [lock.nccl(), *lock.requirements(lock.base("stand-in").python_tag)]
+    bill = result["sbom"]["components"]
+    hashes = {h["content"] for component in bill for h in component.get("hashes", ())}
+    assert hashes == {file.sha256 for file in files}
+
+
+def test_an_image_of_a_variant_is_compared_with_the_variants_steps(attrs: dict[str, Any]) -> None:
+    lock = Lock.load()
+    variant = load_image("di-h20").variant("serve-cpu")
+    last = plan_steps(variant, lock, None, load_variant_steps("serve-cpu"))[-1]
+    changed = {"dih20.step": last.step.name, "dih20.identity": last.key}
+    answer = compare_image({**attrs["Config"]["Labels"], **changed})
+    assert answer.is_hit
 
 
 def test_an_image_of_another_lock_says_what_changed(attrs: dict[str, Any]) -> None:

@@ -38,13 +38,12 @@ def test_the_bill_of_a_wheel_is_valid_and_lists_every_input(name: str, tmp_path:
 def test_the_bill_of_an_image_is_valid_and_lists_every_locked_file() -> None:
     lock = Lock.load()
     base = lock.base("stand-in")
-    text = as_json(image_bom(lock, base, "a" * 64))
+    files = [*lock.debs("stand-in"), lock.nccl(), *lock.requirements(base.python_tag)]
+    text = as_json(image_bom(base, "a" * 64, files))
     assert _faults(text) == []
     bill = json.loads(text)
     hashes = {h["content"] for c in bill["components"] for h in c.get("hashes", ())}
-    files = [*lock.base_debs("stand-in"), *lock.debs("stand-in"), *lock.header_wheels()]
-    files += [lock.nccl(), *lock.requirements(base.python_tag)]
-    assert {file.sha256 for file in files} == hashes
+    assert {file.sha256 for file in [*base.packages, *files]} == hashes
     assert "pkg:deb/debian/" in text
 
 
