@@ -79,23 +79,22 @@ def _image_identity(lock: Lock, image: Mapping[str, str]) -> str:
 
 def _layers_here(identity: str) -> tuple[str, ...]:
     """Give the layers of the image here, without which only its label is compared."""
-    from docker.errors import ImageNotFound
-
     from dih20.errors import ImageError
     from dih20.image import engine
 
     client = engine.connect()
-    tag = f"di-h20:{identity[:12]}"
     try:
-        return tuple(client.images.get(tag).attrs["RootFS"]["Layers"])
-    except ImageNotFound:
-        raise ImageError(
-            found=f"the engine here holds no {tag}",
-            expected="the image of this lock, to compare layers",
-            remedy="run ./inv build-image",
-        ) from None
+        labels = ["dih20.role=image", f"dih20.identity={identity}"]
+        found = client.images.list(filters={"label": labels})
     finally:
         client.close()
+    if not found:
+        raise ImageError(
+            found=f"the engine here holds no image of identity {identity[:12]}",
+            expected="the image of this lock, to compare layers",
+            remedy="run ./inv build-image",
+        )
+    return tuple(found[0].attrs["RootFS"]["Layers"])
 
 
 def _wheel_names() -> tuple[frozenset[str], frozenset[str]]:
