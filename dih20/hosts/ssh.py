@@ -34,6 +34,7 @@ KEPT_BYTES = 64 << 20
 # sshd allows 10 sessions on a connection unless told otherwise; one is left for the person's own.
 SESSIONS = 9
 _SESSION_TIMEOUT_S = 60.0
+_FREED_WITHIN_S = 5.0
 
 
 @contextmanager
@@ -117,16 +118,22 @@ class SshRunner:
             self._sessions.release()
 
     def _open_session(self) -> paramiko.Channel:
-        try:
-            return self._transport.open_session(timeout=_SESSION_TIMEOUT_S)
-        except paramiko.ChannelException as fault:
-            raise HostError(
-                found=f"{self.name} refused another session on this connection: {fault.text}",
-                expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
-                remedy="raise MaxSessions in the host's sshd_config, then repeat",
-            ) from fault
-        except (paramiko.SSHException, EOFError, OSError) as fault:
-            raise self._lost() from fault
+        """Give a new session; sshd frees one only when it has reaped its process, which may take a moment."""
+        deadline = time.monotonic() + _FREED_WITHIN_S
+        while True:
+            try:
+                return self._transport.open_session(timeout=_SESSION_TIMEOUT_S)
+            except paramiko.ChannelException as fault:
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                raise HostError(
+                    found=f"{self.name} refused another session on this connection: {fault.text}",
+                    expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
+                    remedy="raise MaxSessions in the host's sshd_config, then repeat",
+                ) from fault
+            except (paramiko.SSHException, EOFError, OSError) as fault:
+                raise self._lost() from fault
 
     def tcp(self, host: str, port: int, *, timeout_s: float) -> paramiko.Channel:
         """Give a byte stream to a port that the host reaches; ConnectionRefusedError when none listens."""

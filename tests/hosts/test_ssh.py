@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dih20.errors import CommandFailed, ConnectFailed
+from dih20.errors import CommandFailed, ConnectFailed, HostError
 from dih20.hosts.exchange import Kept, OutputTooLong
 from dih20.hosts.runner import run_all
 from dih20.hosts.ssh import SshRunner, command_line, connect
@@ -90,6 +90,22 @@ def test_parallel_work_shares_one_connection(runner: SshRunner, sshd: PrivateSsh
             pool.map(lambda _: runner.run(["sh", "-c", "echo $SSH_CLIENT"]).text, range(24))
         )
     assert len(ports) == 1
+
+
+def test_a_session_that_sshd_frees_late_is_waited_for_and_one_that_stays_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = PrivateSshd(host_key_types=("ed25519",), options={"MaxSessions": "1"})
+    with one as server, connect(host_for(server)) as host:
+        with host.session() as held:
+            held.exec_command("sleep 1")
+            assert host.run(["echo", "later"]).text == "later\n", "refused while the first one ends"
+        monkeypatch.setattr("dih20.hosts.ssh._FREED_WITHIN_S", 0.2)
+        with host.session() as held:
+            held.exec_command("sleep 60")
+            with pytest.raises(HostError, match="refused another session") as caught:
+                host.run(["echo", "never"])
+    assert "MaxSessions" in caught.value.remedy
 
 
 def test_a_connection_that_breaks_is_told_from_a_command_that_fails() -> None:
