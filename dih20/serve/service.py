@@ -225,8 +225,8 @@ class Service:
         kind = message["t"]
         if kind == "step":
             rank.steps, rank.memory = message["n"], message["mem"]
+            count = self.table.stepped_with(message["e"])  # first: clients wait for it
             self.metrics.step_time.observe(message["ns"] / 1e9)
-            count = self.table.stepped_with(message["e"])
             self.rate.add(count, self.table.stepped)
             self.metrics.answer_tokens += count
         elif kind == "line":

@@ -24,7 +24,7 @@ _BUILT_IN = {
     "reference": "dih20.serve.engines.reference:make_engine",
     "deepinfer": "dih20.serve.engines.deepinfer:make_engine",
 }
-_HEARTBEAT_NS = 250_000_000
+_HEARTBEAT_NS, _MEASURE_EVERY_NS = 250_000_000, 1_000_000_000
 FAILED = 1
 
 
@@ -96,8 +96,6 @@ class Rank:
         self._steps += 1
         if not emissions and now - self._reported_ns < _HEARTBEAT_NS:
             return
-        if now - self._measured_ns > 1_000_000_000:
-            self._memory, self._measured_ns = self._engine.memory(), now
         self._reported_ns = now
         self._channel.send(
             {
@@ -108,6 +106,8 @@ class Rank:
                 "e": [emission_to_wire(each) for each in emissions],
             }
         )
+        if now - self._measured_ns > _MEASURE_EVERY_NS:  # after sending: clients wait for that
+            self._memory, self._measured_ns = self._engine.memory(), now
 
 
 def main(arguments: list[str]) -> int:

@@ -39,7 +39,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._held = bytearray()
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
+    def feed(self, data: bytes | memoryview) -> list[dict[str, Any]]:
         held = self._held
         held += data
         found: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ class Channel:
     def receive(self, *, wait: bool) -> list[dict[str, Any]]:
         """Give what has come; wait for something, or only look."""
         try:
-            data = self._sock.recv(1 << 20, 0 if wait else socket.MSG_DONTWAIT)
+            data = self._sock.recv(1 << 16, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
         if not data:
