@@ -44,6 +44,8 @@ from dih20.plan import Action, Plan
 if TYPE_CHECKING:
     import docker
 
+    from dih20.image.host_normal import HostNormal
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltImage:
@@ -80,6 +82,7 @@ def build_image(
     labels: Mapping[str, str] | None = None,
     steps: Sequence[Step] | None = None,
     stage: Stage = local_folder,
+    there: HostNormal | None = None,
     fresh: bool = False,
 ) -> BuiltImage:
     """Give the image, running only the steps that no image of this engine answers.
@@ -88,6 +91,7 @@ def build_image(
         labels: labels beside the ones that this package knows, such as the patchset's identity.
         steps: other steps than those of images/di-h20.
         stage: lays out a step's inputs where the engine can mount them.
+        there: for a host's engine: gives the image its normal form on the host.
         fresh: run every step, whatever the engine holds, and give the result no name.
     """
     base = lock.base(config.base)
@@ -124,7 +128,7 @@ def build_image(
             images.append((step.name, current))
         identity = done[-1].key
         wanted = {**final_labels(lock, base, identity), **(labels or {})}
-        found = _finished(ui, client, config, below, images, wanted)
+        found = _finished(ui, client, config, below, images, wanted, there)
         tag = f"{config.name}:{identity[:12]}"
         if not fresh:
             with ui.step("tag", tag) as line:
@@ -239,6 +243,7 @@ def _finished(
     base: str,
     images: Sequence[tuple[str, str]],
     labels: Mapping[str, str],
+    there: HostNormal | None,
 ) -> NormalImage:
     """Give the image with what it is said to be, in its normal form."""
     refuse_stubs(
@@ -252,4 +257,5 @@ def _finished(
             "id than on other engines (docs/reproducible.md)"
         )
         return NormalImage(id=seal(client, raw.id, said), steps=raw.steps)
-    return normal_image(ui, client, raw, frame_of(client, base, said, [n for n, _ in images]))
+    frame = frame_of(client, base, said, [name for name, _ in images])
+    return normal_image(ui, client, raw, frame, there)

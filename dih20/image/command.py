@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import docker
 
     from dih20.config import ImageConfig
+    from dih20.image.host_normal import HostNormal
     from dih20.image.staging import Stage
     from dih20.image.steps import Step
     from dih20.lock import Lock
@@ -58,34 +59,45 @@ def _with_engine(
 ) -> dict[str, Any]:
     from dih20.image import build
 
-    with _engine(ui, host) as (client, stage):
+    with _engine(ui, host) as (client, stage, there):
         if plan_only:
             plan = build.make_plan(client, config, lock, steps)
             ui.plan(plan)
             return plan.as_dict()
-        labels = _patchset(lock)
-        built = build.build_image(ui, client, config, lock, labels=labels, steps=steps, stage=stage)
+        built = build.build_image(
+            ui,
+            client,
+            config,
+            lock,
+            labels=patchset_label(lock),
+            steps=steps,
+            stage=stage,
+            there=there,
+        )
         return built.as_dict()
 
 
 @contextmanager
-def _engine(ui: Console, host: str) -> Iterator[tuple[docker.DockerClient, Stage]]:
-    """Give the engine of this machine or of a host, and how inputs get to where it can mount them."""
+def _engine(
+    ui: Console, host: str
+) -> Iterator[tuple[docker.DockerClient, Stage, HostNormal | None]]:
+    """Give the engine of this machine or of a host, how inputs get to it, and what is done on the host."""
     from dih20.image import engine, staging
 
     if not host:
         with closing(engine.connect()) as client:
-            yield client, staging.local_folder
+            yield client, staging.local_folder, None
         return
     from dih20.config import load_host
     from dih20.hosts import ssh
+    from dih20.image.host_normal import HostNormal
     from dih20.image.host_staging import HostStaging
 
     with ssh.connect(load_host(host)) as runner:
-        yield runner.docker(), HostStaging(ui, runner).folder
+        yield runner.docker(), HostStaging(ui, runner).folder, HostNormal(ui, runner)
 
 
-def _patchset(lock: Lock) -> dict[str, str]:
+def patchset_label(lock: Lock) -> dict[str, str]:
     """Give the patchset's identity as a label: which patched tree the wheels for this image come from."""
     from dih20.patches import patchset_identity
 

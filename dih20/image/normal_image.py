@@ -23,11 +23,13 @@ from dih20.image.archive.raw_layer import RawLayer
 from dih20.image.archive.saved_layers import read_saved
 from dih20.image.archive.streams import ChunkReader
 from dih20.image.archive.write import SAVE_CHUNK_BYTES
-from dih20.image.layer_folders import layer_folders
+from dih20.image.layer_folders import folder_paths, layer_folders
 from dih20.paths import cache_dir
 
 if TYPE_CHECKING:
     import docker
+
+    from dih20.image.host_normal import HostNormal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,13 @@ def normal_image(
     client: docker.DockerClient,
     raw: RawImage,
     frame: ImageFrame,
+    there: HostNormal | None = None,
 ) -> NormalImage:
-    """Give the image in its normal form, making it when the engine does not hold it."""
+    """Give the image in its normal form, making it when the engine does not hold it.
+
+    Args:
+        there: for an engine on another machine: makes it there, so that no layer travels.
+    """
     known = normal_names.load()
     with ui.step("normalise", f"{len(raw.own)} layers") as step:
         found = _expected(raw, frame, known)
@@ -85,12 +92,7 @@ def normal_image(
         own = _without_held(raw, known, held)
         to_read = [layer.diff_id for layer in own if layer.normal is None]
         archive = NormalArchive(frame=frame, base=raw.base, own=own)
-        with readable_layers(ui, client, raw.id, raw.base, to_read) as (layers, how):
-            archive.own = [
-                OwnLayer(diff_id=o.diff_id, normal=o.normal, raw=layers.get(o.diff_id)) for o in own
-            ]
-            with ui.progress("load", None) as advance:
-                load_chunks(client, _counted(archive, advance))
+        how = _make(ui, client, archive, raw, to_read, there)
         _check(client, archive, raw)
         normal_names.remember(archive.normal)
         step.status = "miss"
@@ -102,6 +104,30 @@ def normal_image(
         return NormalImage(
             id=archive.image_id, steps=_normal_steps(raw, {**known, **archive.normal})
         )
+
+
+def _make(
+    ui: Console,
+    client: docker.DockerClient,
+    archive: NormalArchive,
+    raw: RawImage,
+    to_read: Sequence[str],
+    there: HostNormal | None,
+) -> str:
+    """Write the archive and load it; give how the layers were read."""
+    if there and to_read and layer_folders(client, raw.id) is None:
+        paths = folder_paths(client.info(), client.images.get(raw.id).attrs)
+        if paths is not None:
+            there.load(archive, raw.id, {diff_id: paths[diff_id] for diff_id in to_read})
+            return "in a container on the host"
+    with readable_layers(ui, client, raw.id, raw.base, to_read) as (layers, how):
+        archive.own = [
+            OwnLayer(diff_id=o.diff_id, normal=o.normal, raw=layers.get(o.diff_id))
+            for o in archive.own
+        ]
+        with ui.progress("load", None) as advance:
+            load_chunks(client, _counted(archive, advance))
+    return how
 
 
 def _normal_steps(raw: RawImage, known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

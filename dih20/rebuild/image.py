@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,6 +78,7 @@ class ImageCheck:
     Args:
         steps: other steps than those of the image's own folder.
         folder: the image's own folder, images/NAME.
+        labels: as build_image takes them.
     """
 
     ui: Console
@@ -86,6 +87,7 @@ class ImageCheck:
     lock: Lock
     folder: Path
     steps: Sequence[Step] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     _made: list[str] = field(default_factory=list)
 
     def pair(self) -> Pair:
@@ -115,6 +117,7 @@ class ImageCheck:
                 self.config,
                 self.lock,
                 steps=steps,
+                labels=self.labels,
                 stage=partial(local_folder, below=_FOLDERS[name]),
                 fresh=True,
             )
@@ -164,7 +167,7 @@ def check(
     """Carry out `inv rebuild --check image`; raise NotReproducible that names what differs."""
     if times < 1:
         raise UsageError(found=f"--times {times}", expected="one or more", remedy="correct it")
-    config, lock, folder = _inputs(only or "di-h20", base)
+    config, lock, folder, labels = _inputs(only or "di-h20", base)
     lock.base(config.base).require_digest()
     plan = Plan(
         title=f"compare two builds of {config.name} on {config.base}",
@@ -174,7 +177,9 @@ def check(
     if plan_only:
         return {"image": config.name, "plan": plan.as_dict()}
     with closing(engine.connect()) as client:
-        checker = ImageCheck(ui=ui, client=client, config=config, lock=lock, folder=folder)
+        checker = ImageCheck(
+            ui=ui, client=client, config=config, lock=lock, folder=folder, labels=labels
+        )
         pairs = [checker.pair() for _ in range(times)]
     if evidence:
         write_evidence(ui, Path(evidence), config, lock, [pair.as_dict() for pair in pairs])
@@ -202,8 +207,10 @@ def judged(ui: Console, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     return result
 
 
-def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path]:
+def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path, Mapping[str, str]]:
+    """Give what the image's own task gives its build."""
     from dih20.config import load_image
+    from dih20.image.command import patchset_label
     from dih20.image.step_plan import chosen_base
     from dih20.lock import Lock
 
@@ -211,5 +218,7 @@ def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path]:
         from dih20.ci.image import inputs
 
         config, lock, _ = inputs()
-        return config, lock, REPOSITORY / "images" / "ci"
-    return chosen_base(load_image(name), base), Lock.load(), REPOSITORY / "images" / "di-h20"
+        return config, lock, REPOSITORY / "images" / "ci", {}
+    lock = Lock.load()
+    config = chosen_base(load_image(name), base)
+    return config, lock, REPOSITORY / "images" / "di-h20", patchset_label(lock)

@@ -19,7 +19,7 @@ class ChunkReader(io.RawIOBase):
         self, chunks: Iterator[bytes], advance: Callable[[float], None] | None = None
     ) -> None:
         self._chunks = chunks
-        self._rest = b""
+        self._chunk, self._at = b"", 0
         self._advance = advance
         self.bytes_read = 0
 
@@ -31,17 +31,18 @@ class ChunkReader(io.RawIOBase):
         parts: list[bytes] = []
         wanted = size if size >= 0 else 1 << 62
         while wanted:
-            if not self._rest:
-                self._rest = next(self._chunks, b"")
-                if not self._rest:
+            if self._at == len(self._chunk):
+                self._chunk, self._at = next(self._chunks, b""), 0
+                if not self._chunk:
                     break
-                self.bytes_read += len(self._rest)
+                self.bytes_read += len(self._chunk)
                 if self._advance:
-                    self._advance(len(self._rest))
-            part, self._rest = self._rest[:wanted], self._rest[wanted:]
-            parts.append(part)
+                    self._advance(len(self._chunk))
+            part = self._chunk[self._at : self._at + wanted]
+            self._at += len(part)
             wanted -= len(part)
-        return b"".join(parts)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class CountingWriter(io.RawIOBase):
