@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import os
 import sys
+import traceback
 from pathlib import Path
 
-from dih20.errors import INTERRUPTED, ToolError
+from dih20.errors import INTERNAL_FAULT, INTERRUPTED, ToolError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
         return refused.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception:  # noqa: BLE001 - a fault of this program has an exit code of its own
+        traceback.print_exc()
+        return INTERNAL_FAULT
     return fault.exit_code if fault else 0
 
 

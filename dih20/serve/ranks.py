@@ -17,6 +17,7 @@ from typing import Any
 
 from dih20.serve.engines import guard
 from dih20.serve.engines.wire import Unpacker, pack
+from dih20.serve.log import say
 from dih20.serve.settings import Settings
 
 Message = dict[str, Any]
@@ -207,7 +208,7 @@ class Fleet:
         ready = [rank for rank in started if rank.info is not None]
         asked = patience_s > 0 and len(ready) == len(started)
         if asked and not await _all_ended(started, patience_s):
-            print(f"[serve] ranks did not end in {patience_s:g} s; killing them", flush=True)
+            say(f"ranks did not end in {patience_s:g} s; killing them")
         for rank in started:
             rank.kill()
         await _all_ended(started, 10.0)

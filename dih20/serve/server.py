@@ -15,6 +15,7 @@ import uvicorn
 from dih20.errors import ServeError
 from dih20.serve.api.app import make_app
 from dih20.serve.api.protocol import enforce_deadlines, limited
+from dih20.serve.log import say
 from dih20.serve.service import Service
 from dih20.serve.settings import Settings
 from dih20.serve.state import write_json
@@ -81,7 +82,7 @@ async def serve(settings: Settings) -> ServeError | None:
     watch = asyncio.create_task(enforce_deadlines(connections, settings.limits, _IDLE_S + 5))
     gpus = asyncio.create_task(service.watch_gpus())
     host, port = bound.getsockname()[:2]
-    print(f"[serve] http://{host}:{port} instance {service.instance}", flush=True)
+    say(f"http://{host}:{port} instance {service.instance}")
     if settings.port_file:
         about = {"host": host, "port": port, "pid": os.getpid(), "instance": service.instance}
         write_json(settings.port_file, about)

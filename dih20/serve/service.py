@@ -16,6 +16,7 @@ from dih20.serve.gate.asking import Verdict, ask_all, known_prompt
 from dih20.serve.gate.questions import known_questions
 from dih20.serve.gate.recording import record
 from dih20.serve.gpu_memory import GpuMemory, read_gpu_memory
+from dih20.serve.log import say
 from dih20.serve.metrics import Metrics
 from dih20.serve.ranks import Fleet, Message, RankProcess
 from dih20.serve.rate import Rate
@@ -92,14 +93,14 @@ class Service:
                 await self._gate()
             if not self._stop.is_set():
                 self.state.enter("ready")
-                self._say(f"ready after {self.state.elapsed_s:.1f} s")
+                say(f"ready after {self.state.elapsed_s:.1f} s")
                 await self._watch()
             await self._drain()
             return None
         except ServeError as fault:
             self.note_error(fault.found)
             self.state.fail(fault.found)
-            self._say(str(fault))
+            say(str(fault))
             self.table.fail_all(f"the server stopped: {fault.found.splitlines()[0]}")
             await self._end_ranks(0.0)
             await self._linger()
@@ -117,7 +118,7 @@ class Service:
 
     async def _end_ranks(self, patience_s: float) -> None:
         if left := await self.fleet.stop(patience_s):
-            self._say(f"processes that could not be ended: {left}")
+            say(f"processes that could not be ended: {left}")
 
     async def _linger(self) -> None:
         """Let those who ask hear why it failed; a signal cuts it short."""
@@ -180,7 +181,7 @@ class Service:
                 record(self.settings.gate.record_answers, self.verdict, self._origin())
             except ServeError as fault:
                 raise self._fail(fault) from None
-            self._say(f"answers recorded in {self.settings.gate.record_answers}")
+            say(f"answers recorded in {self.settings.gate.record_answers}")
 
     async def _watch(self) -> None:
         """Keep an eye on a running engine."""
@@ -280,6 +281,3 @@ class Service:
             expected="every rank running",
             remedy="mend what its lines say; all ranks were ended, nothing is left running",
         ))  # fmt: skip
-
-    def _say(self, text: str) -> None:
-        print(f"[serve] {text}", flush=True)

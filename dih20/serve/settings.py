@@ -29,6 +29,8 @@ class Limits(Part):
     default_max_tokens: Count = 256
     max_queue: Annotated[int, Field(ge=0)] = 256  # requests that wait for a place in a batch
     max_connections: Count = 1024
+    max_tokenising: Count = 16  # long prompts that wait to be tokenised
+    kept_log_probs: Count = 1 << 16  # of an answer that is not streamed: tokens times (1 + k)
     stop_strings: Count = 4
     stop_bytes: Count = 256  # of one stop string
     buffer_bytes: Count = 1 << 18  # unsent output of one stream; more cancels that request

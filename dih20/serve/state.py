@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from dih20.serve.log import say
+
 Phase = Literal[
     "starting", "loading", "warming", "gating", "ready", "draining", "failed", "stopped"
 ]
@@ -85,7 +87,7 @@ class LastStart:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as fault:
-            print(f"[serve] {self._file} is not readable, so there is no ETA: {fault}", flush=True)
+            say(f"{self._file} is not readable, so there is no ETA: {fault}")
 
     def write(self, total_s: float, phases: dict[str, float]) -> None:
         if self._file is None:
@@ -94,7 +96,7 @@ class LastStart:
         try:
             write_json(self._file, values)
         except OSError as fault:
-            print(f"[serve] {self._file}: {fault}; the next start has no ETA", flush=True)
+            say(f"{self._file}: {fault}; the next start has no ETA")
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -10,6 +10,11 @@ from dih20.serve.text.codec import Codec
 from dih20.serve.text.decoding import StopStrings
 
 
+def without_end(tokens: list[int], finish: str | None) -> list[int]:
+    """Leave out the end token, which is no part of the text."""
+    return tokens[:-1] if finish == "stop" else tokens
+
+
 class Answer:
     """Turns emissions into what a client is shown."""
 
@@ -25,7 +30,7 @@ class Answer:
         """Give the text that a client may see now; sets finish when the answer is over."""
         self.tokens += len(tokens)
         feed = self._decoder.feed
-        text = feed(tokens[0]) if len(tokens) == 1 else "".join([feed(each) for each in tokens])
+        text = "".join([feed(each) for each in without_end(tokens, finish)])
         if finish is not None:
             text += self._decoder.end()
             self.finish = finish

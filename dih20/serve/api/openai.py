@@ -7,6 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -22,6 +23,7 @@ from dih20.serve.api.stream_sink import StreamSink
 from dih20.serve.requests import QueueFull, Ticket
 from dih20.serve.service import Service
 from dih20.serve.text.chat import TemplateRefused
+from dih20.serve.text.tokenising import Busy
 
 _ASK_FOR_STAMPS = b"x-dih20-emitted"  # for measuring: each token comes with the time of its step
 _LONG_TEXT = 4096  # characters; longer prompts are tokenised beside the event loop
@@ -104,43 +106,80 @@ class Route:
             )
 
     async def _prompt(self, asked: Asked) -> list[int]:
-        codec = self._service.codec
-        if asked.chat:
-            if codec.chat is None:
-                raise invalid("this checkpoint has no chat template", code="no_chat_template")
-            try:
-                text, special = codec.chat.render(asked.messages), False
-            except TemplateRefused as fault:
-                raise invalid(f"the chat template refused: {fault}", "messages") from fault
-        elif isinstance(asked.prompt, list):
+        """Give the prompt's ids; long texts are worked on beside the event loop."""
+        if isinstance(asked.prompt, list):
             return asked.prompt
-        else:
-            text, special = asked.prompt, True
-        if len(text) > _LONG_TEXT:
-            return await asyncio.to_thread(codec.encode, text, special=special)
-        return codec.encode(text, special=special)
+        if asked.chat and self._service.codec.chat is None:
+            raise invalid("this checkpoint has no chat template", code="no_chat_template")
+        size = len(asked.prompt) + sum(len(each["content"]) + 64 for each in asked.messages)
+        try:
+            if size > _LONG_TEXT:
+                return await self._service.tokenising.run(partial(self._encode, asked))
+            return self._encode(asked)
+        except TemplateRefused as fault:
+            raise invalid(f"the chat template refused: {fault}", "messages") from fault
+        except Busy:
+            raise ApiError(
+                429, "enough long prompts wait already", code="queue_full",
+                headers={"retry-after": "5"},
+            ) from None  # fmt: skip
+
+    def _encode(self, asked: Asked) -> list[int]:
+        codec = self._service.codec
+        assert isinstance(asked.prompt, str)
+        text = asked.prompt
+        if asked.chat:
+            assert codec.chat is not None
+            text = codec.chat.render(asked.messages)
+        fewest = codec.fewest_tokens(text)
+        if fewest > self._longest():
+            raise self._too_long(asked, f"at least {fewest}")
+        return codec.encode(text, special=not asked.chat)
+
+    def _longest(self) -> int:
+        limit = self._service.settings.limits.max_model_len or 1 << 62
+        return min(int(self._service.info["max_model_len"]), limit)
+
+    def _too_long(self, asked: Asked, tokens: str) -> ApiError:
+        where = "messages" if asked.chat else "prompt"
+        return invalid(
+            f"the model takes {self._longest()} tokens; the {where} of {tokens} does not fit",
+            where,
+            "context_length_exceeded",
+        )
 
     def _engine_values(self, asked: Asked, prompt: list[int]) -> dict[str, Any]:
         """Give the fields of EngineRequest; refuses what does not fit the model."""
         service, limits = self._service, self._service.settings.limits
         where = "messages" if asked.chat else "prompt"
-        vocab = min(service.info["vocab_size"], len(service.codec.table))
         if not prompt:
             raise invalid(f"{where} has no tokens", where)
-        if any(not 0 <= token < vocab for token in prompt):
-            raise invalid(f"token ids go from 0 to {vocab - 1}", where, "out_of_range")
-        longest = min(service.info["max_model_len"], limits.max_model_len or 1 << 62)
+        longest = self._longest()
         room = longest - len(prompt)
-        if room < 1 or (asked.max_tokens or 1) > room:
-            wanted = f" and {asked.max_tokens} of the answer" if asked.max_tokens else ""
+        if room < 1:
+            raise self._too_long(asked, str(len(prompt)))
+        if (asked.max_tokens or 1) > room:
             raise invalid(
-                f"the model takes {longest} tokens: {len(prompt)} of {where}{wanted} do not fit",
-                where if room < 1 else "max_tokens",
+                f"the model takes {longest} tokens: {len(prompt)} of {where} and "
+                f"{asked.max_tokens} of the answer do not fit",
+                "max_tokens",
                 "context_length_exceeded",
+            )
+        vocab = min(service.info["vocab_size"], len(service.codec.table))
+        if not 0 <= min(prompt) <= max(prompt) < vocab:
+            raise invalid(f"token ids go from 0 to {vocab - 1}", where, "out_of_range")
+        max_tokens = asked.max_tokens or min(limits.default_max_tokens, room)
+        kept = max_tokens * (1 + (asked.logprobs or 0))
+        if asked.logprobs is not None and not asked.stream and kept > limits.kept_log_probs:
+            raise invalid(
+                f"{max_tokens} tokens with logprobs are kept only when streamed; at most "
+                f"{limits.kept_log_probs // (1 + asked.logprobs)} otherwise",
+                "max_tokens",
+                "out_of_range",
             )
         return {
             "prompt": prompt,
-            "max_tokens": asked.max_tokens or min(limits.default_max_tokens, room),
+            "max_tokens": max_tokens,
             "temperature": asked.temperature,
             "top_p": asked.top_p,
             "seed": asked.seed,

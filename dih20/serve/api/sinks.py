@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dih20.serve.api.answer import Answer, NotANumber
+from dih20.serve.api.answer import Answer, NotANumber, without_end
 
 NOT_A_NUMBER = "the engine gave a log-prob that is not a number: its answer is worthless"
 
@@ -68,8 +68,3 @@ class WholeSink(Sink):
         for key, rows in shape.items():
             if isinstance(rows, list):
                 self.log_probs[key] += rows
-
-
-def without_end(tokens: list[int], finish: str | None) -> list[int]:
-    """Leave out the end token, which is no part of the text."""
-    return tokens[:-1] if finish == "stop" else tokens

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
-from dih20.serve.api.answer import Answer, NotANumber
+from dih20.serve.api.answer import Answer, NotANumber, without_end
 from dih20.serve.api.errors import error_object
 from dih20.serve.api.frames import DONE, Frames, error_event
-from dih20.serve.api.sinks import NOT_A_NUMBER, Sink, without_end
+from dih20.serve.api.sinks import NOT_A_NUMBER, Sink
 from dih20.serve.metrics import Metrics
 
 _STAMP = b": emitted %d\n"  # a comment of the event stream: monotonic nanoseconds

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from dih20.serve.settings import Settings
 
 Phase = Literal["starting", "loading", "warming"]
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "error"]
 
 
 class ReportProgress(Protocol):

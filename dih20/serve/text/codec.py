@@ -23,6 +23,7 @@ class Codec:
     table: list[bytes]
     json_table: list[bytes | None]  # a token's text as JSON; None where it is no whole text
     chat: ChatTemplate | None
+    longest: int | None  # bytes of text that one token can stand for; None: a normaliser cuts text
 
     @classmethod
     def load(cls, folder: Path, *, canary: bool = False) -> Codec:
@@ -35,11 +36,15 @@ class Codec:
         template = find_template(folder, config)
         if template is None and canary:
             template = CANARY_TEMPLATE.read_text(encoding="utf-8")
-        table = token_bytes(json.loads(text))
+        described = json.loads(text)
+        table = token_bytes(described)
+        normaliser = described.get("normalizer") or {}
+        is_plain = not normaliser.get("normalizers", normaliser)
         return cls(
             tokenizer=Tokenizer.from_str(text),
             table=table,
             json_table=[_as_json(each) for each in table],
+            longest=max(map(len, table)) if is_plain else None,
             chat=None if template is None else ChatTemplate(template, _special(config)),
         )
 
@@ -49,6 +54,10 @@ class Codec:
         (found,) = self.tokenizer.encode_batch([text], add_special_tokens=special)
         ids: list[int] = found.ids
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """Give a number of tokens that this text cannot be under; costs no tokenising."""
+        return len(text.encode()) // self.longest if self.longest else 0
 
     def decoder(self) -> TextDecoder:
         return TextDecoder(self.table)
