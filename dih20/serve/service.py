@@ -24,6 +24,7 @@ from dih20.serve.requests import RequestTable
 from dih20.serve.settings import Settings, load_tokens
 from dih20.serve.state import STARTING, LastStart, State
 from dih20.serve.text.codec import Codec
+from dih20.serve.text.tokenising import Tokenising
 
 _ORDER = ("starting", "loading", "warming", "ready")
 _LOOK_EVERY_S, _GPUS_EVERY_S = 0.25, 5.0
@@ -40,6 +41,7 @@ class Service:
         subject = {"engine": settings.engine, "model": str(settings.model), "ranks": settings.ranks}
         self.state = State(LastStart(settings.state_dir, subject))
         self.metrics, self.table = Metrics(), RequestTable(settings.limits.max_queue)
+        self.tokenising = Tokenising(settings.limits.max_tokenising)
         self.codec = Codec.load(
             settings.model or CANARY_FOLDER, canary=settings.gate.answers is None
         )
