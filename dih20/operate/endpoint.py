@@ -31,13 +31,35 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
+class _Held:
+    """A byte stream that stays open while a response is read from it.
+
+    http.client closes its socket before the body is read when the server will close too. A socket's
+    file keeps it open for that long; an SSH channel's does not, and what is still on its way is lost.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.sendall, self.makefile = stream.sendall, stream.makefile
+
+    def close(self) -> None:
+        """Leave it open: whoever made the connection closes the stream."""
+
+
 class _Connection(http.client.HTTPConnection):
     def __init__(self, host: str, port: int, timeout_s: float, connect: Connect) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._connect, self._timeout_s = connect, timeout_s
+        self._stream: Any = None
 
     def connect(self) -> None:
-        self.sock = self._connect(self.host, self.port, self._timeout_s)
+        self._stream = self._connect(self.host, self.port, self._timeout_s)
+        self.sock = _Held(self._stream)
+
+    def end(self) -> None:
+        """Close the stream itself."""
+        if self._stream is not None:
+            self._stream.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +99,8 @@ class Endpoint:
             return None
         finally:
             connection.close()
+            if isinstance(connection, _Connection):
+                connection.end()
 
 
 def through(runner: SshRunner, port: int, *, host: str = "127.0.0.1", token: str = "") -> Endpoint:

@@ -196,20 +196,23 @@ def _exchange_names(session: Session, new: HostServer) -> None:
         current.made.rename(previous)
 
 
+def _tunnel(session: Session, settings: Settings) -> str:
+    """Give the command that brings the server's port here; "" when it listens for everybody."""
+    if settings.host != "127.0.0.1":
+        return ""
+    target, port = session.runner.target, settings.port
+    return f"ssh -N -L {port}:127.0.0.1:{port} -p {target.port} {target.user}@{target.address}"
+
+
 def _how_to_ask(ui: Console, session: Session, settings: Settings) -> None:
-    target = session.runner.target
-    url = f"http://127.0.0.1:{settings.port}"
-    ui.line(
-        f"{settings.served_name} answers on {session.host.name} at http://{settings.host}:{settings.port}/v1"
-    )
-    if settings.host == "127.0.0.1":
+    where = f"http://{settings.host}:{settings.port}"
+    ui.line(f"{settings.served_name} answers on {session.host.name} at {where}/v1")
+    if tunnel := _tunnel(session, settings):
         ui.line(
             "  it listens on the host's own loopback; to reach it from here, leave this running:"
         )
-        ui.line(
-            f"  ssh -N -L {settings.port}:127.0.0.1:{settings.port} -p {target.port} {target.user}@{target.address}"
-        )
-        ui.line(f"  then {url}/v1 is the address for clients, and {url}/ shows its state")
+        ui.line(f"  {tunnel}")
+        ui.line(f"  then {where}/v1 is the address for clients, and {where}/ shows its state")
     ui.line(f"  ./inv ask --host {session.host.name} '中国的首都是哪里？' needs no tunnel")
 
 
@@ -218,6 +221,7 @@ def _told(session: Session, settings: Settings, ready: Ready | None = None) -> d
     return {
         "host": session.host.name,
         "url": f"http://{settings.host}:{settings.port}",
+        "tunnel": _tunnel(session, settings),
         "model": settings.served_name,
         "container": server.made.id,
         "instance": server.settings().get("instance"),
