@@ -12,7 +12,7 @@ from dih20.index.apt_mirrors import apt_mirrors, family
 from dih20.index.session import open_session
 from dih20.lock.apt_root import AptRoot, private_apt
 from dih20.lock.engine import NotReachable, engine_client
-from dih20.lock.files import UNRESOLVED, Base, LockedFile
+from dih20.lock.files import OWN, UNRESOLVED, Base, LockedFile
 from dih20.lock.registry import resolve_digest
 from dih20.lock.stand_in import (
     installed_status,
@@ -178,8 +178,10 @@ def _status_of_image(base: Base) -> str:
 
 
 def _no_image(base: Base, why: str) -> LockError:
+    own = f"run `docker pull {base.reference}`, then `./inv lock --only ci`"
+    ours = f"run `./inv fetch --base {base.name} --only base`, then `./inv lock --only apt`"
     return Unresolved(
         found=f"apt packages for base {base.name!r}: {why}",
         expected=f"an engine that holds the base, to see what is in it already (digest {base.digest or UNRESOLVED})",
-        remedy=f"run `./inv fetch --base {base.name} --only base`, then `./inv lock --only apt`",
+        remedy=own if base.name == OWN else ours,
     )

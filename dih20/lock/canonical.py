@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dih20.lock.files import UNRESOLVED, Base, CiImage, LockedFile, LockedSource
+from dih20.lock.files import OWN, UNRESOLVED, Base, CiImage, LockedFile, LockedSource
 
 if TYPE_CHECKING:
     from dih20.lock.model import Lock
@@ -194,7 +194,7 @@ def _deb(plain: dict[str, Any], suite: str) -> dict[str, Any]:
 def _each_ci(ci: Any, bases: dict[str, dict[str, Any]]) -> Any:
     if ci == UNRESOLVED:
         return ci
-    own = {} if "base" not in ci else {"base": dict(ci["base"], name="own")}
+    own = {} if "base" not in ci else {"base": dict(ci["base"], name=OWN)}
     suite = own["base"]["suite"] if own else bases["stand-in"]["suite"]
     debs = [_deb(file, suite) for file in ci["debs"]]
     return {**ci, **own, "debs": debs, "wheels": [_wheel(file) for file in ci["wheels"]]}

@@ -15,7 +15,7 @@ from dih20.index.shelf import Indexes
 from dih20.index.simple import IndexFile
 from dih20.lock.base_pins import AptRoots, apt_closure
 from dih20.lock.closure import locked
-from dih20.lock.files import Base, CiImage, LockedFile
+from dih20.lock.files import OWN, Base, CiImage, LockedFile
 from dih20.lock.targets import Target
 from dih20.paths import REPOSITORY
 
@@ -28,7 +28,7 @@ def own_base(config: CiConfig) -> Base | None:
     if config.base != "own" or own is None:
         return None
     return Base(
-        name="own",
+        name=OWN,
         image=own.image,
         suite=own.suite,
         architecture=own.architecture,

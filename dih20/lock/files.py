@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dih20.errors import Unresolved
 
 UNRESOLVED: Final = "unresolved"
+OWN: Final = "own"  # the name of a base of the user's, for the CI image
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$")]
