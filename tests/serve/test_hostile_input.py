@@ -85,6 +85,7 @@ FIELDS: list[dict[str, Any]] = [
     {"stop": [5]},
     {"stop": ["a"] * 5},
     {"stop": "a" * 10_000},
+    {"logprobs": 20, "max_tokens": 8_000},
     {"logprobs": -1},
     {"logprobs": 1000},
     {"logprobs": "all"},
