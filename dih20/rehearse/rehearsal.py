@@ -19,20 +19,28 @@ from dih20.paths import REPOSITORY
 from dih20.plan import Action, Plan
 from dih20.rehearse.dockerd import PrivateEngine
 from dih20.rehearse.host_packages import ensure_host_packages, missing_packages
+from dih20.rehearse.serving import rehearse_serving, serving_actions
 from dih20.rehearse.settings import HOST, Places, environment, write_configs
 from dih20.rehearse.sshd import PrivateSshd
 from dih20.rehearse.stages import Stages
 
-LIGHT_WHEELS = ("h20_probe", "h20_ops", "flash_mla", "deep_select")
+LIGHT_WHEELS = ("h20_probe", "h20_ops", "flash_mla", "deep_select", "v41", "dih20_serve")
 VENDOR_WHEELS = ("deep_gemm", "deep_ep", "deepinfer")
 NOOP_LIMIT_S = 5.0
 EVIDENCE = REPOSITORY / "docs/evidence/vendor-wheels.json"
 
 
-def rehearse(ui: Console, *, vendor: bool = False, plan_only: bool = False) -> dict[str, Any]:
-    """Rehearse; give the stages with their times. `vendor` also builds the real vendor wheels."""
+def rehearse(
+    ui: Console, *, vendor: bool = False, serve: bool = False, plan_only: bool = False
+) -> dict[str, Any]:
+    """Rehearse; give the stages with their times.
+
+    Args:
+        vendor: also build the real vendor wheels.
+        serve: also serve the canary on the host, upgrade it, let an upgrade fail, and go back.
+    """
     places = Places.default()
-    plan = make_plan(places, vendor=vendor)
+    plan = make_plan(places, vendor=vendor, serve=serve)
     ui.plan(plan)
     if plan_only:
         return plan.as_dict()
@@ -43,13 +51,15 @@ def rehearse(ui: Console, *, vendor: bool = False, plan_only: bool = False) -> d
         with ExitStack() as cleanup:
             rehearsal = Rehearsal(ui=ui, stages=stages, places=places, vendor=vendor)
             rehearsal.run(cleanup)
+            if serve:
+                rehearse_serving(ui, stages, places, LIGHT_WHEELS)
     finally:
         stages.table()
     ui.line("nothing was left running; GPU checks were not run: this machine has no GPU")
     return {"stages": [stage.as_dict() for stage in stages.done], "vendor": vendor}
 
 
-def make_plan(places: Places, *, vendor: bool) -> Plan:
+def make_plan(places: Places, *, vendor: bool, serve: bool) -> Plan:
     """Give what a rehearsal is about to do."""
     actions = [
         Action(verb="install", target=entry.package, why=entry.purpose)
@@ -65,6 +75,7 @@ def make_plan(places: Places, *, vendor: bool) -> Plan:
         Action(verb="build", target=f"wheels {', '.join(wheels_of(vendor))}"),
         Action(verb="patch", target="the engine tree"),
         Action(verb="deploy", target=f"container di-h20 on host {HOST}, twice"),
+        *(serving_actions() if serve else ()),
         Action(verb="stop", target="everything that was started"),
     ]
     return Plan(title="rehearse the whole way on this machine", actions=tuple(actions))

@@ -14,7 +14,7 @@ import yaml
 
 from dih20.paths import REPOSITORY, cache_dir
 from dih20.rehearse.dockerd import PrivateEngine
-from dih20.rehearse.sshd import PrivateSshd
+from dih20.rehearse.sshd import PrivateSshd, free_port
 
 HOST = "rehearsal"
 _MEMLOCK = 65536  # what an unprivileged machine lets a container set; a real host gets -1
@@ -93,7 +93,7 @@ def host_settings(places: Places, host_engine: PrivateEngine, sshd: PrivateSshd)
             {"host": mnt_data, "container": "/mnt/data"},
         ],
         "memlock": _MEMLOCK,
-        "ports": [],
+        "ports": [free_port()],
         "is_rehearsal": True,
     }
 

@@ -83,7 +83,7 @@ def test_moved_packages_are_named_with_both_versions() -> None:
 
 
 def test_the_plan_names_what_is_started_and_that_it_is_stopped(tmp_path: Path) -> None:
-    plan = make_plan(Places(root=tmp_path), vendor=True)
+    plan = make_plan(Places(root=tmp_path), vendor=True, serve=True)
     text = " ".join(f"{a.verb} {a.target}" for a in plan.actions)
     assert "deep_ep" in text
     assert "private sshd" in text
