@@ -18,6 +18,7 @@ from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
 from dih20.image.archive import store_kind
+from dih20.image.build_record import StepTime, record
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.dependencies import check_dependencies
 from dih20.image.normal_image import NormalImage, frame_of, normal_image, raw_image
@@ -104,6 +105,7 @@ def build_image(
         _check_debs(ui, client, current, base, plan_steps(config, lock, client, chosen))
         done: list[StepPlan] = []
         images: list[tuple[str, str]] = []
+        times: list[StepTime] = []
         for number, step in enumerate(chosen, 1):
             plan = plan_step(
                 client, step, lock, base, parent=current, before=done[-1] if done else None
@@ -126,6 +128,7 @@ def build_image(
                 )
             done.append(plan)
             images.append((step.name, current))
+            times.append(_time_of(plan, line.seconds))
         identity = done[-1].key
         wanted = {**final_labels(lock, base, identity), **(labels or {})}
         found = _finished(ui, client, config, below, images, wanted, there)
@@ -135,6 +138,8 @@ def build_image(
                 # Also when it has the name: the engine notes the time, and "the newest" means this one.
                 client.images.get(found.id).tag(config.name, identity[:12])
                 line.note = found.id[7:19]
+            normal = [step.seconds for step in ui.steps if step.verb == "normalise"]
+            record(identity, times, normal[-1] if normal else 0.0)
         return BuiltImage(
             id=found.id,
             tag=tag,
@@ -144,6 +149,13 @@ def build_image(
             step_images=tuple(images),
             layers=found.steps,
         )
+
+
+def _time_of(plan: StepPlan, seconds: float) -> StepTime:
+    found = plan.hit is not None
+    return StepTime(
+        name=plan.step.name, key=plan.key, hit=found, why=plan.why, seconds=round(seconds, 2)
+    )
 
 
 def make_plan(

@@ -1,4 +1,4 @@
-"""`inv build-image` and `inv render-dockerfile`."""
+"""`inv build-image`, `inv render-dockerfile` and `inv image-report`."""
 
 from __future__ import annotations
 
@@ -54,3 +54,11 @@ def render_dockerfile(
     from dih20.image import render
 
     return render.render_dockerfile(run.ui, base=base, image=image, into=into, plan_only=run.plan)
+
+
+@task(help={"image": "tag or id; without it, the image that was built last"})
+def image_report(run: Run, image: str = "") -> dict[str, Any]:
+    """What each layer adds, the largest files, times and hits of the last build."""
+    from dih20.image import report
+
+    return report.image_report(run.ui, image=image)

@@ -20,6 +20,7 @@ READ_ONLY = {
     "capacity",
     "checkpoint",
     "doctor",
+    "image-report",
     "explain",
     "lint",
     "test",

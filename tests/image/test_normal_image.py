@@ -48,6 +48,7 @@ def test_the_configuration_says_nothing_of_the_build() -> None:
             {
                 "created": "2026-01-01T00:00:00Z",
                 "created_by": "dih20 step 20-none",
+                "comment": "no layer",
                 "empty_layer": True,
             },
         ],

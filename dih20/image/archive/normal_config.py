@@ -19,6 +19,8 @@ _KEPT = (
     "StopSignal", "Healthcheck", "Shell",
 )  # fmt: skip
 
+NO_LAYER = "no layer"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFrame:
@@ -38,7 +40,10 @@ class ImageFrame:
         history: list[dict[str, Any]] = [dict(entry) for entry in self.base_history]
         for name, diff_id in zip(self.steps, own, strict=True):
             entry: dict[str, Any] = {"created": created, "created_by": f"dih20 step {name}"}
-            history.append(entry if diff_id else {**entry, "empty_layer": True})
+            # An engine's own account of the history does not tell empty layers, so the comment does.
+            history.append(
+                entry if diff_id else {**entry, "comment": NO_LAYER, "empty_layer": True}
+            )
         written: dict[str, Any] = {
             "architecture": self.architecture,
             "os": self.os,
