@@ -54,6 +54,8 @@ def check_wants(lock: Lock, image: ImageConfig, sections: tuple[str, ...]) -> No
     """Raise when a section answers another configuration than the one in force."""
     parts = {part: name for name in sections for part in parts_of(name)}
     stale = [part for part in parts if lock.wants.get(part) != wanted_by(part, image)]
+    if "ci" in parts and "ci" not in stale and lock.is_ci_on_another_base:
+        stale.append("ci")
     if stale:
         raise LockError(
             found=f"stale: {', '.join(stale)}",

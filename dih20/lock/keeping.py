@@ -65,6 +65,8 @@ class Keeping:
             return "newer versions are taken"
         if asked := self.moving & names_in(part, self.before):
             return f"asked for: {', '.join(sorted(asked))}"
+        if part == "ci" and self.before.is_ci_on_another_base:
+            return "its base has moved"
         return "unresolved" if _is_open(part, self.before) else ""
 
     def check_names(self, parts: Iterable[str]) -> None:

@@ -163,6 +163,13 @@ class Lock(Pinned):
             raise _unresolved("the CI image's packages", "ci")
         return self.ci
 
+    @property
+    def is_ci_on_another_base(self) -> bool:
+        """Say whether the CI image's packages were resolved on a stand-in that has moved since."""
+        if isinstance(self.ci, str) or self.ci.base is not None or "stand-in" not in self.bases:
+            return False
+        return self.ci.base_digest != self.bases["stand-in"].digest
+
     def ci_files(self) -> list[LockedFile]:
         """Give every file that the CI image is made from, those of its base included."""
         ci = self.ci_image()

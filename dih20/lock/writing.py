@@ -65,7 +65,8 @@ def write_lock(
         return plan.as_dict()
     todo = [action.target for action in plan.actions if action.verb == "resolve"]
     with AptRoots(mirrors) as roots:
-        lock = _resolved(Resolver(ui, image, mirrors, roots, keeping), todo, before, bases)
+        resolver = Resolver(ui, image, mirrors, roots, keeping)
+        lock = _resolved(resolver, todo, before, bases, with_ci="ci" in sections)
     moved = moves(before, lock)
     show_moves(ui, moved, asked=keeping.is_upgrade)
     if not keeping.is_upgrade:
@@ -81,7 +82,12 @@ def write_lock(
 
 
 def _resolved(
-    resolver: Resolver, todo: list[str], before: Lock | None, bases: tuple[str, ...]
+    resolver: Resolver,
+    todo: list[str],
+    before: Lock | None,
+    bases: tuple[str, ...],
+    *,
+    with_ci: bool = True,
 ) -> Lock:
     """Give the lock with these parts resolved, and with what stands on a base that moved."""
     lock = before or Lock(image=resolver.image.name)
@@ -95,7 +101,7 @@ def _resolved(
             remedy="run `./inv lock --only base,apt`",
         )
     for part in (part for section in SECTIONS for part in parts_of(section)):
-        if part in todo or _follows(part, before, lock):
+        if part in todo or (_follows(part, before, lock) and (part != "ci" or with_ci)):
             lock = resolver.part(part, lock)
     known = {part for section in SECTIONS for part in parts_of(section)}
     return lock.model_copy(update={"wants": {k: v for k, v in lock.wants.items() if k in known}})
@@ -107,9 +113,7 @@ def _follows(part: str, before: Lock | None, lock: Lock) -> bool:
     if section == "apt":
         was, now = before.bases.get(base) if before else None, lock.bases.get(base)
         return was is not None and now is not None and was.digest != now.digest and base in lock.apt
-    if section == "ci" and lock.ci != UNRESOLVED and lock.ci.base is None:
-        return "stand-in" in lock.bases and lock.ci.base_digest != lock.bases["stand-in"].digest
-    return False
+    return section == "ci" and lock.is_ci_on_another_base
 
 
 def show_moves(ui: Console, moved: list[Move], *, asked: bool) -> None:

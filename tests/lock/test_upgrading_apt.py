@@ -9,11 +9,15 @@ import pytest
 
 from dih20.config import load_image
 from dih20.console import Console
+from dih20.errors import LockError
 from dih20.lock import Base, Lock
 from dih20.lock.apt_root import AptRoot
 from dih20.lock.base_pins import apt_closure, variant_closure
+from dih20.lock.checking import check_wants
+from dih20.lock.files import CiImage
 from dih20.lock.keeping import Keeping
 from dih20.lock.stand_in import package_list_digest
+from dih20.lock.wants import wanted_by
 from tests.lock.apt_fixture import apt_with
 from tests.lock.locks import a_base, a_lock
 
@@ -115,3 +119,33 @@ def test_packages_on_a_base_that_moved_are_resolved_again(
     asked.clear()
     writing._resolved(resolver, ["wheels"], a_lock(), ("stand-in",))
     assert asked == ["wheels"]
+
+
+def test_the_ci_image_s_packages_follow_their_base_where_they_are_asked_about(
+    ui: Console,
+) -> None:
+    from dih20.lock import writing
+
+    asked: list[str] = []
+
+    class Recording:
+        image = load_image()
+
+        def part(self, name: str, lock: Lock) -> Lock:
+            asked.append(name)
+            return lock
+
+    resolver: Any = Recording()
+    ci = CiImage(base_digest=f"sha256:{5:064x}", debs=(), wheels=())
+    lock = a_lock(ci=ci, wants={"ci": wanted_by("ci", load_image())})
+    assert Keeping.of(lock, False).why("ci", load_image()) == "its base has moved"
+    with pytest.raises(LockError, match="stale: ci"):
+        check_wants(lock, load_image(), ("ci",))
+    for with_ci, expected in ((True, ["ci"]), (False, [])):
+        writing._resolved(resolver, [], lock, ("stand-in",), with_ci=with_ci)
+        assert asked == expected
+        asked.clear()
+    base_digest = lock.bases["stand-in"].digest
+    same = lock.model_copy(update={"ci": ci.model_copy(update={"base_digest": base_digest})})
+    assert Keeping.of(same, False).why("ci", load_image()) == ""
+    check_wants(same, load_image(), ("ci",))
