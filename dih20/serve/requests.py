@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dih20.serve.ranks import Fleet, RankProcess
+from dih20.serve.fleet import Fleet
+from dih20.serve.ranks import RankProcess
 
 
 class QueueFull(Exception):

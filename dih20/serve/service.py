@@ -12,23 +12,22 @@ from typing import Any
 
 from dih20 import __version__
 from dih20.errors import EngineStartFailed, GateFailed, RankLost, ServeError
+from dih20.serve.fleet import Fleet
 from dih20.serve.gate.asking import Verdict, ask_all, known_prompt
 from dih20.serve.gate.questions import known_questions
 from dih20.serve.gate.recording import record
 from dih20.serve.gpu_memory import GpuMemory, read_gpu_memory
+from dih20.serve.hearing import Hearing, loss_of
 from dih20.serve.log import say
 from dih20.serve.metrics import Metrics
-from dih20.serve.ranks import Fleet, Message, RankProcess
-from dih20.serve.rate import Rate
+from dih20.serve.ranks import RankProcess
 from dih20.serve.requests import RequestTable
 from dih20.serve.settings import Settings, load_tokens
-from dih20.serve.state import STARTING, LastStart, State
+from dih20.serve.state import LastStart, State
 from dih20.serve.text.codec import Codec
 from dih20.serve.text.tokenising import Tokenising
 
-_ORDER = ("starting", "loading", "warming", "ready")
 _LOOK_EVERY_S, _GPUS_EVERY_S = 0.25, 5.0
-_ENDING_S = 1.0
 CANARY_FOLDER = Path(__file__).parents[2] / "v41" / "canary" / "data"
 
 
@@ -49,10 +48,12 @@ class Service:
         for question in self.questions:
             known_prompt(self.codec, question)  # what cannot be asked is said before the start
         self.tokens = load_tokens(settings.tokens_file)
-        self.fleet = Fleet(settings, self._hear)
+        self.hearing = Hearing(
+            self.state, self.metrics, self.table, changed=self._wake, lost=self._lost
+        )
+        self.fleet = Fleet(settings, self.hearing.hear)
         self.verdict: Verdict | None = None
         self.info: dict[str, Any] = {}
-        self.rate = Rate()
         self.gpus: tuple[GpuMemory, ...] = ()
         self.last_error, self.last_error_at = "", 0.0
         self._changed, self._stop = asyncio.Event(), asyncio.Event()
@@ -218,68 +219,18 @@ class Service:
         if self._fault:
             raise self._fault
 
+    def _wake(self) -> None:
+        self._changed.set()
+
     def _fail(self, fault: ServeError) -> ServeError:
         self._fault = self._fault or fault
         self._changed.set()
         return fault
 
-    def _hear(self, rank: RankProcess, message: Message) -> None:
-        """Take one message of a rank or its guard."""
-        kind = message["t"]
-        if kind == "step":
-            rank.steps, rank.memory = message["n"], message["mem"]
-            count = self.table.stepped_with(message["e"])  # first: clients wait for it
-            self.metrics.step_time.observe(message["ns"] / 1e9)
-            self.rate.add(count, self.table.stepped)
-            self.metrics.answer_tokens += count
-        elif kind == "line":
-            if self.state.phase in STARTING:
-                self.state.progress(message["line"])
-        elif kind == "phase":
-            rank.phase = message["phase"]
-            self._follow(message["line"], message["fraction"])
-        elif kind == "ready":
-            rank.info, rank.phase = message["info"], "ready"
-            self._follow(f"rank {rank.rank} is ready", None)
-            self._changed.set()
-        elif kind == "hello":
-            rank.pid = message["pid"]
-            self._follow(f"rank {rank.rank} runs as process {rank.pid}", None)
-        elif kind == "fatal":
-            rank.fatal = message["message"]
-        elif kind == "gone":
-            # it is ending by itself most likely, and then its guard tells the exit code
-            asyncio.get_running_loop().call_later(_ENDING_S, rank.kill)
-        elif kind == "ended":
-            self._ended(rank)
-
-    def _follow(self, line: str, fraction: float | None) -> None:
-        """Show the phase of the slowest rank."""
-        if self.state.phase in ("starting", "loading", "warming"):
-            slowest = min((rank.phase for rank in self.fleet.ranks), key=_ORDER.index)
-            if slowest != "ready":
-                self.state.enter(slowest)  # type: ignore[arg-type]
-            self.state.progress(line, fraction)
-
-    def _ended(self, rank: RankProcess) -> None:
+    def _lost(self, rank: RankProcess) -> None:
         """A rank is gone: unless that was asked for, it ends everything."""
         if self._stop.is_set() or self._fault:
             self.table.fail_all(f"rank {rank.rank} ended while the server was stopping")
             self._changed.set()
-            return
-        code = rank.exit_code
-        how = (
-            "with no exit code"
-            if code is None
-            else f"by signal {-code}"
-            if code < 0
-            else f"with exit code {code}"
-        )
-        tail = "\n    ".join(rank.tail[-20:]) or "(nothing)"
-        kind = EngineStartFailed if rank.info is None else RankLost
-        why = f": {rank.fatal}" if rank.fatal else ""
-        self._fail(kind(
-            found=f"rank {rank.rank} ended {how}{why}\n  its last lines:\n    {tail}",
-            expected="every rank running",
-            remedy="mend what its lines say; all ranks were ended, nothing is left running",
-        ))  # fmt: skip
+        else:
+            self._fail(loss_of(rank))

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from dih20.serve.ranks import Fleet, RankProcess
+from dih20.serve.fleet import Fleet
+from dih20.serve.ranks import RankProcess
 from dih20.serve.requests import QueueFull, RequestTable
 
 

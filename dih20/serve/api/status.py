@@ -62,7 +62,7 @@ def app_status(service: Service) -> Status:
         finished=metrics.finished,
         refused=metrics.refused,
         failed=metrics.failed,
-        tokens_per_s=service.rate.per_s(now),
+        tokens_per_s=service.hearing.rate.per_s(now),
         tokens_total=metrics.answer_tokens,
         last_step_age_s=table.step_age_s,
         gate="" if verdict is None else verdict.state,
