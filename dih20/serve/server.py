@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
 
 import uvicorn
 
-from dih20.errors import ServeError
+from dih20.errors import ConfigError, ServeError
 from dih20.serve.api.app import make_app
 from dih20.serve.api.protocol import enforce_deadlines, limited
 from dih20.serve.log import say
@@ -20,6 +21,7 @@ from dih20.serve.service import Service
 from dih20.serve.settings import Settings
 from dih20.serve.state import write_json
 
+_OTHER_FILES = 256  # pipes to ranks, the log, modules being imported
 _IDLE_S = 30.0  # of a connection between two requests
 
 
@@ -35,6 +37,21 @@ def _quiet_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def make_room(connections: int) -> None:
+    """Let this process hold so many connections: by default 1024 files may be open, of any kind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    if hard < wanted and hard != resource.RLIM_INFINITY:
+        raise ConfigError(
+            found=f"this process may have {hard} files open",
+            expected=f"{wanted}: limits.max_connections = {connections}, and {_OTHER_FILES} others",
+            remedy="raise the limit (`ulimit -Hn`), or lower limits.max_connections",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -57,6 +74,7 @@ def listen(settings: Settings) -> socket.socket:
 
 async def serve(settings: Settings) -> ServeError | None:
     """Serve until a signal or a fault; give the fault."""
+    make_room(settings.limits.max_connections)
     bound = listen(settings)
     service = Service(settings)
     config = uvicorn.Config(

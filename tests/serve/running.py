@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,11 +26,14 @@ class Server:
     """Start with `with`; leaving it ends the server and proves that nothing of it is left.
 
     folder: for settings, log, port file and state. settings: fields of Settings; engine_options
-    go to the paced engine unless another engine is named.
+    go to the paced engine unless another engine is named. below: words of a command that runs it.
     """
 
-    def __init__(self, folder: Path, *, ready: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *, ready: bool = True, below: Sequence[str] = (), **settings: Any
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._below = below
         self.folder, self.log, self._wait = folder, folder / "log", ready
         self._port_file = folder / "port.json"
         self.settings = {
@@ -52,7 +55,7 @@ class Server:
         file.write_text(json.dumps(self.settings))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dih20.serve", "--settings", str(file)],
+                [*self._below, sys.executable, "-m", "dih20.serve", "--settings", str(file)],
                 cwd=REPOSITORY,
                 env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,

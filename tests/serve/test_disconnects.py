@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dih20.errors import ConfigError
 from tests.serve.conftest import in_flight
 from tests.serve.exchange import post, read_reply, say
-from tests.serve.running import Server
+from tests.serve.running import Server, open_files
 
 CANCELLED = 'dih20_serve_requests_total{outcome="cancelled"}'
 LONG = {"model": "canary", "prompt": "1 2 3 4", "max_tokens": 8_000}
@@ -149,3 +152,29 @@ def test_two_requests_sent_at_once_are_answered_in_order(idle: Server) -> None:
     first, _, second = data.partition(b"data: [DONE]")
     assert first.count(b"data: {") >= 30
     assert second.count(b"HTTP/1.1 200") == 1
+
+
+def test_more_connections_than_the_limit_are_refused_and_not_for_long(tmp_path: Path) -> None:
+    """The soft limit of open files would end first: the server makes room for its own limit."""
+    limits = {"max_connections": 400}
+    with Server(tmp_path, below=few_files("-Sn"), limits=limits) as server:
+        with contextlib.ExitStack() as held:
+            for _ in range(400):
+                held.enter_context(server.connect())
+            server.wait_until(lambda: open_files(server.process.pid) >= 400, "all to be taken")
+            refused = say(server, request(max_tokens=2))
+            assert refused.status == 503, refused
+            refused.error()
+        assert "Too many open files" not in server.log.read_text()
+        server.wait_until(lambda: say(server, request(max_tokens=2)).status == 200, "room again")
+
+
+def test_a_limit_of_files_that_cannot_hold_the_connections_is_refused(tmp_path: Path) -> None:
+    server = Server(tmp_path, ready=False, below=few_files("-n"), limits={"max_connections": 400})
+    with pytest.raises(AssertionError, match=f"ended with {ConfigError.exit_code} "), server:
+        pass
+    assert "limits.max_connections = 400" in server.log_tail()
+
+
+def few_files(which: str) -> list[str]:
+    return ["bash", "-c", f'ulimit {which} 300; exec "$@"', "bash"]
