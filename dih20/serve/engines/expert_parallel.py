@@ -28,14 +28,17 @@ def is_held(name: str, held: range) -> bool:
 
 
 class ExpertParallelReference(Reference):
-    """A reference that holds the weights of a share of the experts; Example:
+    """A reference that holds the weights of a share of the experts.
 
-    model.lockstep, model.held = lockstep, share(config.n_routed_experts, rank, ranks)
-    model.join(len(tokens)); model.extend(tokens, cache)      # or model.pad(), at the same time
+    Example:
+        model.lockstep, model.held = lockstep, share(config.n_routed_experts, rank, ranks)
+        model.join(len(tokens))                 # every rank at the same time, or
+        logits = model.extend(tokens, cache)    # model.pad() in place of both
     """
 
     lockstep: GlooLockstep
     held: range
+    _rows: list[int]
 
     def join(self, rows: int) -> None:
         """Begin a pass together with the others; rows: how many tokens this rank brings, or 0."""
