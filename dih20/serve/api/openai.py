@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Awaitable
-from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from dih20.serve.api.answer import Answer
 from dih20.serve.api.auth import authorise
-from dih20.serve.api.errors import ApiError, invalid
+from dih20.serve.api.errors import ApiError
+from dih20.serve.api.exchange import (
+    STREAM_HEADERS,
+    Disconnected,
+    read_body,
+    send_error,
+    send_json,
+    unless_gone,
+)
 from dih20.serve.api.frames import Frames, whole
 from dih20.serve.api.params import Asked, parse
+from dih20.serve.api.prompting import Prompting
 from dih20.serve.api.protocol import TRANSPORT
 from dih20.serve.api.sinks import WholeSink
 from dih20.serve.api.stream_sink import StreamSink
 from dih20.serve.requests import QueueFull, Ticket
 from dih20.serve.service import Service
-from dih20.serve.text.chat import TemplateRefused
-from dih20.serve.text.tokenising import Busy
 
 _ASK_FOR_STAMPS = b"x-dih20-emitted"  # for measuring: each token comes with the time of its step
-_LONG_TEXT = 4096  # characters; longer prompts are tokenised beside the event loop
-
-
-class Disconnected(Exception):
-    """The client went away."""
 
 
 class Route:
@@ -55,7 +53,9 @@ class Route:
         service = self._service
         began_ns = time.monotonic_ns()
         authorise(service.tokens, scope["headers"])
-        asked = parse(await self._body(scope, receive), self._kind, service.settings.limits)
+        limits = service.settings.limits
+        body = await read_body(scope, receive, limits.body_bytes)
+        asked = parse(body, self._kind, limits)
         if asked.model != service.settings.served_name:
             raise ApiError(
                 404,
@@ -65,34 +65,12 @@ class Route:
                 code="model_not_found",
             )
         self._require_ready()
-        values = self._engine_values(asked, await self._prompt(asked))
+        values = await Prompting(service, asked).engine_values()
         answer = Answer(asked, service.codec, len(values["prompt"]))
         service.metrics.prompt_tokens += len(values["prompt"])
         respond = self._stream if asked.stream else self._whole
         await respond(asked, answer, values, scope, receive, send)
         service.metrics.request_time.observe((time.monotonic_ns() - began_ns) / 1e9)
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Read the body, no further than the limit."""
-        limit = self._service.settings.limits.body_bytes
-        headers = dict(scope["headers"])
-        kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if kind != b"application/json":
-            # a page in a browser can send any other kind to this machine without being asked first
-            raise ApiError(415, "the body must be sent as content-type: application/json")
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            body += message.get("body", b"")
-            if len(body) > limit:
-                raise _too_large(limit)
-            if not message.get("more_body"):
-                return bytes(body)
 
     def _require_ready(self) -> None:
         state = self._service.state
@@ -105,89 +83,8 @@ class Route:
                 headers={"retry-after": str(max(1, round(wait)) if wait else 5)},
             )
 
-    async def _prompt(self, asked: Asked) -> list[int]:
-        """Give the prompt's ids; long texts are worked on beside the event loop."""
-        if isinstance(asked.prompt, list):
-            return asked.prompt
-        if asked.chat and self._service.codec.chat is None:
-            raise invalid("this checkpoint has no chat template", code="no_chat_template")
-        size = len(asked.prompt) + sum(len(each["content"]) + 64 for each in asked.messages)
-        try:
-            if size > _LONG_TEXT:
-                return await self._service.tokenising.run(partial(self._encode, asked))
-            return self._encode(asked)
-        except TemplateRefused as fault:
-            raise invalid(f"the chat template refused: {fault}", "messages") from fault
-        except Busy:
-            raise ApiError(
-                429, "enough long prompts wait already", code="queue_full",
-                headers={"retry-after": "5"},
-            ) from None  # fmt: skip
-
-    def _encode(self, asked: Asked) -> list[int]:
-        codec = self._service.codec
-        assert isinstance(asked.prompt, str)
-        text = asked.prompt
-        if asked.chat:
-            assert codec.chat is not None
-            text = codec.chat.render(asked.messages)
-        fewest = codec.fewest_tokens(text)
-        if fewest > self._longest():
-            raise self._too_long(asked, f"at least {fewest}")
-        return codec.encode(text, special=not asked.chat)
-
-    def _longest(self) -> int:
-        limit = self._service.settings.limits.max_model_len or 1 << 62
-        return min(int(self._service.info["max_model_len"]), limit)
-
-    def _too_long(self, asked: Asked, tokens: str) -> ApiError:
-        where = "messages" if asked.chat else "prompt"
-        return invalid(
-            f"the model takes {self._longest()} tokens; the {where} of {tokens} does not fit",
-            where,
-            "context_length_exceeded",
-        )
-
-    def _engine_values(self, asked: Asked, prompt: list[int]) -> dict[str, Any]:
-        """Give the fields of EngineRequest; refuses what does not fit the model."""
-        service, limits = self._service, self._service.settings.limits
-        where = "messages" if asked.chat else "prompt"
-        if not prompt:
-            raise invalid(f"{where} has no tokens", where)
-        longest = self._longest()
-        room = longest - len(prompt)
-        if room < 1:
-            raise self._too_long(asked, str(len(prompt)))
-        if (asked.max_tokens or 1) > room:
-            raise invalid(
-                f"the model takes {longest} tokens: {len(prompt)} of {where} and "
-                f"{asked.max_tokens} of the answer do not fit",
-                "max_tokens",
-                "context_length_exceeded",
-            )
-        vocab = min(service.info["vocab_size"], len(service.codec.table))
-        if not 0 <= min(prompt) <= max(prompt) < vocab:
-            raise invalid(f"token ids go from 0 to {vocab - 1}", where, "out_of_range")
-        max_tokens = asked.max_tokens or min(limits.default_max_tokens, room)
-        kept = max_tokens * (1 + (asked.logprobs or 0))
-        if asked.logprobs is not None and not asked.stream and kept > limits.kept_log_probs:
-            raise invalid(
-                f"{max_tokens} tokens with logprobs are kept only when streamed; at most "
-                f"{limits.kept_log_probs // (1 + asked.logprobs)} otherwise",
-                "max_tokens",
-                "out_of_range",
-            )
-        return {
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "seed": asked.seed,
-            "logprobs": asked.logprobs,
-            "ignore_eos": asked.ignore_eos,
-        }
-
     def _submit(self, values: dict[str, Any], sink: WholeSink | StreamSink) -> Ticket:
+        self._require_ready()  # again: the prompt may have taken its time
         try:
             return self._service.table.submit(values, sink)
         except QueueFull:
@@ -207,7 +104,7 @@ class Route:
         began = time.monotonic_ns()
         ticket = self._submit(values, sink)
         try:
-            await _unless_gone(sink.over, receive)
+            await unless_gone(sink.over, receive)
         finally:
             self._service.table.cancel(ticket)
         if sink.error:
@@ -240,14 +137,14 @@ class Route:
         began = time.monotonic_ns()
         ticket = self._submit(values, sink)
         try:
-            await _unless_gone(sink.first, receive)
+            await unless_gone(sink.first, receive)
             if sink.error and not sink.first_ns:
                 metrics.failed += 1
                 raise ApiError(*sink.error, code="engine_error")
             metrics.first_token.observe((sink.first_ns - began) / 1e9)
-            await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             sink.open()
-            await _unless_gone(sink.over, receive)
+            await unless_gone(sink.over, receive)
         finally:
             self._service.table.cancel(ticket)
         last = b""
@@ -257,51 +154,6 @@ class Route:
         else:
             metrics.finished += 1
         await send({"type": "http.response.body", "body": last, "more_body": False})
-
-
-_STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-    (b"transfer-encoding", b"chunked"),
-]
-
-
-async def _unless_gone(awaited: asyncio.Future[None], receive: Receive) -> None:
-    """Wait for the engine; raise Disconnected when the client goes first."""
-    if awaited.done():
-        return
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((awaited, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await gone
-    if not awaited.done():
-        raise Disconnected
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def send_json(
-    send: Send, status: int, body: bytes, headers: dict[str, str] | None = None
-) -> None:
-    lines = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    lines += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
-
-
-def send_error(send: Send, fault: ApiError) -> Awaitable[None]:
-    return send_json(send, fault.status, fault.body(), fault.headers)
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {limit} bytes", code="body_too_large")
 
 
 def _new_id(chat: bool) -> str:
