@@ -165,7 +165,8 @@ class Rehearsal:
         from dih20.patches.report import apply
 
         with self.stages.stage("patch", "./inv patch") as stage:
-            stage.showed = f"tree {apply(self.ui, 'deepinfer')['identity'][:12]}"
+            made = apply(self.ui, "deepinfer")
+            stage.showed = f"{len(made['patches'])} patches, tree {made['identity'][:12]}"
 
     def _deploy(self) -> None:
         from dih20.deploy.start import deploy_to

@@ -24,6 +24,7 @@ from dih20.patches.evaluate import Evaluation
 from dih20.patches.resulting_diff import resulting_diff
 from dih20.patches.series import Patch, load
 from dih20.patches.tree import Tree, tree_hash
+from tests.patches.edits.interpreters import new_enough_python
 from tests.patches.upstream_tree import EDITS, lay
 
 IDS = [path.name for path in sorted(EDITS.glob("P*"))]
@@ -79,26 +80,6 @@ def test_the_result_does_not_depend_on_order_or_on_the_process(
     )
     here = resulting_diff(lay(upstream, *first)[0])
     assert other.stdout.strip() == hashlib.sha256(here).hexdigest()
-
-
-def new_enough_python() -> str | None:
-    """Give the oldest interpreter at hand that the engine supports, 3.12 or newer."""
-    if sys.version_info >= (3, 12):
-        return sys.executable
-    named = [shutil.which(f"python3.{minor}") for minor in range(12, 16)]
-    kept = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[2-9].*/bin/python3"))
-    for candidate in [*named, *map(str, kept)]:
-        if candidate is None:
-            continue
-        asked = subprocess.run(
-            [candidate, "-c", "import sys; print(sys.version_info >= (3, 12))"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.stdout.strip() == "True":
-            return candidate
-    return None
 
 
 def test_every_patched_file_byte_compiles(series: list[Patch], copy_of: Path) -> None:
