@@ -11,11 +11,12 @@ import pytest
 
 from dih20.config import load_mirrors
 from dih20.console import Console
-from dih20.errors import NotReproducible
+from dih20.errors import NotReproducible, UsageError
 from dih20.fetch import fetch_files
 from dih20.lock import Lock
 from dih20.provenance.record import read_record
-from dih20.rebuild.wheels import WheelCheck, as_plan, judged
+from dih20.rebuild.wheel_pairs import WheelCheck
+from dih20.rebuild.wheels import as_plan, check, judged
 from dih20.wheels.plan import Wanted
 from dih20.wheels.recipes import Recipe
 from dih20.wheels.store import Store
@@ -80,8 +81,8 @@ def test_two_builds_of_a_vendor_are_one_file_that_says_what_it_is_made_from(
     recipe = vendor_recipe(vendor)
     check = _check(engine, standin_image, lock, recipe, tmp_path)
     wanted = _wanted(check)
-    first = check._build(wanted, standin_image, tmp_path / "kept")
-    second = check._build(wanted, standin_image, tmp_path / "another" / "place")
+    first = check.build_once(wanted, standin_image, tmp_path / "kept")
+    second = check.build_once(wanted, standin_image, tmp_path / "another" / "place")
     assert first.sha256 == second.sha256
     assert first.path.read_bytes() == second.path.read_bytes()
 
@@ -122,3 +123,26 @@ def test_the_plan_says_what_is_built_and_what_the_store_has(
     check = _check(engine, standin_image, lock, vendor_recipe(vendor), tmp_path)
     (action,) = as_plan("image", check.considered(""), 5).actions
     assert (action.verb, action.target, action.why) == ("build twice", "vendor", "5 times")
+
+
+def test_the_command_checks_a_recipe_by_its_name_and_writes_evidence(
+    private_engine: Any,
+    standin_image: str,
+    lock: Lock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", private_engine.url)
+    monkeypatch.setenv("DI_WHEELS", str(tmp_path / "wheels"))
+    ui, evidence = Console(as_json=True), tmp_path / "evidence.json"
+    told = check(ui, only="flash_mla", image=standin_image, plan_only=True)
+    assert [a["verb"] for a in told["plan"]["actions"]] == ["leave", "build twice"]
+    assert lock.identity
+    result = check(ui, only="flash_mla", image=standin_image, evidence=str(evidence))
+    (pair,) = result["pairs"]
+    assert pair["first"]["sha256"] == pair["second"]["sha256"]
+    assert pair["first"]["from"] == "this run"
+    written = json.loads(evidence.read_text())
+    assert (written["equal"], written["pairs"]) == ("1 of 1", result["pairs"])
+    with pytest.raises(UsageError, match="--times 0"):
+        check(ui, times=0)
