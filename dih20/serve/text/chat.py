@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = time.strftime
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as fault:
@@ -42,8 +44,13 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         try:
+            # templates ask whether tools and documents are none, which undefined names are not
             return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special,
             )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as fault:
             raise TemplateRefused(str(fault)) from fault
