@@ -123,17 +123,26 @@ class SshRunner:
         while True:
             try:
                 return self._transport.open_session(timeout=_SESSION_TIMEOUT_S)
-            except paramiko.ChannelException as fault:
-                if time.monotonic() < deadline:
-                    time.sleep(0.05)
-                    continue
-                raise HostError(
-                    found=f"{self.name} refused another session on this connection: {fault.text}",
-                    expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
-                    remedy="raise MaxSessions in the host's sshd_config, then repeat",
-                ) from fault
             except (paramiko.SSHException, EOFError, OSError) as fault:
-                raise self._lost() from fault
+                if not self._is_refusal(fault):
+                    raise self._lost() from fault
+                if time.monotonic() > deadline:
+                    raise HostError(
+                        found=f"{self.name} refused another session on this connection: {fault}",
+                        expected=f"{SESSIONS + 1} sessions per connection (MaxSessions of its sshd)",
+                        remedy="raise MaxSessions in the host's sshd_config, then repeat",
+                    ) from fault
+                time.sleep(0.05)
+
+    def _is_refusal(self, fault: Exception) -> bool:
+        """Tell a refused session from a lost connection.
+
+        The library keeps one exception for a connection: where two threads are refused at once, one of
+        them gets it and the other an error without a reason.
+        """
+        if isinstance(fault, paramiko.ChannelException):
+            return True
+        return str(fault) == "Unable to open channel." and self._transport.is_active()
 
     def tcp(self, host: str, port: int, *, timeout_s: float) -> paramiko.Channel:
         """Give a byte stream to a port that the host reaches; ConnectionRefusedError when none listens."""

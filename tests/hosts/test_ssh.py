@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
 
 from dih20.errors import CommandFailed, ConnectFailed, HostError
@@ -106,6 +108,22 @@ def test_a_session_that_sshd_frees_late_is_waited_for_and_one_that_stays_is_an_e
             with pytest.raises(HostError, match="refused another session") as caught:
                 host.run(["echo", "never"])
     assert "MaxSessions" in caught.value.remedy
+
+
+def test_a_refusal_whose_reason_another_thread_took_is_still_a_refusal(
+    runner: SshRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_session = runner._transport.open_session
+    refusals = [paramiko.SSHException("Unable to open channel."), paramiko.ChannelException(2, "x")]
+
+    def refused_twice(**how: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return open_session(**how)
+
+    monkeypatch.setattr(runner._transport, "open_session", refused_twice)
+    assert runner.run(["echo", "after"]).text == "after\n"
+    assert refusals == []
 
 
 def test_a_connection_that_breaks_is_told_from_a_command_that_fails() -> None:
