@@ -63,7 +63,7 @@ class RankProcess:
         ours, rank_end = socket.socketpair()
         for buffered in (ours, rank_end):
             buffered.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        command = [sys.executable, "-S", guard.__file__, str(guard_end.fileno())]
+        command = [sys.executable, "-I", "-S", guard.__file__, str(guard_end.fileno())]
         command += [f"rank {self.rank}", "--", sys.executable, "-m"]
         command += ["dih20.serve.engines.process", str(rank_end.fileno())]
         self.guard = subprocess.Popen(

@@ -33,7 +33,7 @@ class Guarded:
         ours, theirs = socket.socketpair()
         kept, given = socket.socketpair()
         self.control, self.kept, self.log = ours, kept, tmp_path / "log"
-        command = [sys.executable, "-S", guard.__file__, str(theirs.fileno()), "rank 3", "--"]
+        command = [sys.executable, "-I", "-S", guard.__file__, str(theirs.fileno()), "rank 3", "--"]
         command += [sys.executable, "-c", RANK.format(act=act), str(given.fileno())]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

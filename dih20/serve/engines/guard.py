@@ -1,6 +1,6 @@
 """Stand between the gateway and one rank, so that nothing of the rank outlives either.
 
-python -S guard.py CONTROL -- COMMAND...      CONTROL: the guard's end of a socket to the gateway
+python -I -S guard.py CONTROL -- COMMAND...      CONTROL: the guard's end of a socket to the gateway
 
 The guard is a subreaper: whatever the rank starts, in a session of its own or not, stays below it.
 It ends all of that when the rank has ended or the gateway is gone (its end of CONTROL is closed).

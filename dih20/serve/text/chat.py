@@ -9,7 +9,7 @@ from typing import Any
 
 from dih20.errors import ConfigError
 
-CANARY_TEMPLATE = Path(__file__).parent / "canary_chat.jinja"
+CANARY_TEMPLATE = Path(__file__).parent / "canary_chat.j2"
 
 
 class TemplateRefused(Exception):
