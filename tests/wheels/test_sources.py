@@ -117,3 +117,20 @@ def test_the_server_is_shipped_without_the_tool_around_it(
         "serve",
     }
     assert not list(staged.rglob("*.pyc"))
+
+
+def test_every_data_file_of_the_server_travels_in_its_wheel() -> None:
+    import fnmatch
+    import tomllib
+
+    from dih20.paths import REPOSITORY
+
+    project = tomllib.loads((REPOSITORY / "recipes/dih20_serve/pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["*"]
+    files = [path for path in (REPOSITORY / "dih20/serve").rglob("*") if path.is_file()]
+    data = [p for p in files if p.suffix not in (".py", ".pyc") and "__pycache__" not in p.parts]
+    assert len(data) >= 4
+    left_out = [p.name for p in data if not any(fnmatch.fnmatch(p.name, one) for one in patterns)]
+    assert left_out == []
+    folders = {path.parent for path in data}
+    assert [f for f in folders if not (f / "__init__.py").is_file()] == []  # else it is no package
