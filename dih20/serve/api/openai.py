@@ -30,6 +30,8 @@ from dih20.serve.service import Service
 
 _ASK_FOR_STAMPS = b"x-dih20-emitted"  # for measuring: each token comes with the time of its step
 
+_ENGINE_ERROR = "engine_error"
+
 
 class Route:
     """One of the two routes."""
@@ -43,7 +45,8 @@ class Route:
             await self._serve(scope, receive, send)
             metrics.responses.labels(self._kind, "200").inc()
         except ApiError as fault:
-            metrics.refused += 1
+            if fault.code != _ENGINE_ERROR:
+                metrics.refused += 1
             metrics.responses.labels(self._kind, str(fault.status)).inc()
             await send_error(send, fault)
         except Disconnected:
@@ -63,6 +66,10 @@ class Route:
                 f"{service.settings.served_name!r}",
                 param="model",
                 code="model_not_found",
+            )
+        if asked.stream and scope["http_version"] == "1.0":
+            raise ApiError(
+                400, "a stream needs HTTP/1.1 (in nginx: proxy_http_version 1.1)", param="stream"
             )
         self._require_ready()
         values = await Prompting(service, asked).engine_values()
@@ -109,7 +116,7 @@ class Route:
             self._service.table.cancel(ticket)
         if sink.error:
             self._service.metrics.failed += 1
-            raise ApiError(*sink.error, code="engine_error")
+            raise ApiError(*sink.error, code=_ENGINE_ERROR)
         self._service.metrics.finished += 1
         self._service.metrics.first_token.observe((sink.first_ns - began) / 1e9)
         body = whole(
@@ -140,7 +147,7 @@ class Route:
             await unless_gone(sink.first, receive)
             if sink.error and not sink.first_ns:
                 metrics.failed += 1
-                raise ApiError(*sink.error, code="engine_error")
+                raise ApiError(*sink.error, code=_ENGINE_ERROR)
             metrics.first_token.observe((sink.first_ns - began) / 1e9)
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             sink.open()

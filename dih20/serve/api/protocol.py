@@ -38,6 +38,7 @@ class StreamingProtocol(HttpToolsProtocol):
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
         self.awaiting_since: float | None = time.monotonic()
         self.blocked_since: float | None = None
+        self.unsent = 0  # bytes, when last looked at
         self.heard = time.monotonic()
         self._in_head, self._head_bytes, self._refused = True, 0, False
         if len(self.connections) > self.limits.max_connections:
@@ -121,9 +122,11 @@ async def enforce_deadlines(connections: set[Any], limits: Limits, idle_s: float
 
 
 def _enforce(each: StreamingProtocol, limits: Limits, now: float, idle_s: float) -> None:
-    if each.transport.get_write_buffer_size() == 0:
+    unsent, before = each.transport.get_write_buffer_size(), each.unsent
+    each.unsent = unsent
+    if unsent == 0:
         each.blocked_since = None
-    elif each.blocked_since is None:
+    elif each.blocked_since is None or unsent < before:  # it takes some, however slowly
         each.blocked_since = now
     elif now - each.blocked_since > limits.write_timeout_s:
         each.transport.abort()
