@@ -101,3 +101,24 @@ def test_the_tools_of_a_real_image_are_found_and_a_read_only_cache_is_not_writab
     assert len(found) == 4
     assert any("nvcc" in text for text in found)
     assert any("cannot be written to" in text for text in found)
+
+
+def test_doctor_gives_the_same_findings_of_a_container_that_runs() -> None:
+    from dih20.config import load_engine
+    from dih20.doctor.registry import Subject
+    from dih20.hosts.docker_cli import docker_environment
+    from dih20.operate.checks import container_can_serve
+    from tests.hosts.recorded import DOCKER, recorded_host
+
+    host = production_host()
+    assert docker_environment(host) == {}
+    cache = load_engine().environment["DEEPINFER_JIT_CACHE_DIR"]
+    argv = [DOCKER, "exec", host.container, "/bin/sh", "-c", TOOLS, "sh", cache]
+    runner = recorded_host(host, {})
+    runner.expect(argv, stdout=ALL.replace("nvcc=/usr/local/cuda/bin/nvcc\n", ""))
+    found = list(container_can_serve(Subject(runner=runner, host=host)))
+    assert [f.found for f in found if f.status == "fail"] == [
+        "no nvcc in the container; kernels are compiled at the first request"
+    ]
+    runner.expect(argv, exit_code=1, stderr="Error response from daemon: No such container")
+    assert [f.status for f in container_can_serve(Subject(runner=runner, host=host))] == ["not run"]
