@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dih20.config import HostConfig, load_image
@@ -88,7 +89,7 @@ def _wheels(client: docker.DockerClient, image: WantedImage, lock: Lock) -> tupl
     return tuple(
         WantedWheel(
             path=stored.path,
-            name=recipes[stored.name].distribution,
+            name=_distribution(stored.path),
             version=stored.version,
             tags=stored.tags,
             sha256=stored.sha256,
@@ -97,6 +98,13 @@ def _wheels(client: docker.DockerClient, image: WantedImage, lock: Lock) -> tupl
         )
         for stored in wheels_for(client, image.tag, lock)
     )
+
+
+def _distribution(wheel: Path) -> str:
+    """Give the distribution's name as the wheel has it: a drop-in's is not that of what it stands in for."""
+    from packaging.utils import parse_wheel_filename
+
+    return str(parse_wheel_filename(wheel.name)[0])
 
 
 def _tree(ui: Console, lock: Lock) -> WantedTree:
