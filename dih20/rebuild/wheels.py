@@ -101,6 +101,7 @@ def judged(ui: Console, image: str, pairs: Sequence[Pair]) -> dict[str, Any]:
 def write_evidence(ui: Console, path: Path, facts: ImageFacts, pairs: Sequence[Pair]) -> None:
     """Write the pairs to a JSON file, with where they were built and how to repeat it."""
     names = ",".join(dict.fromkeys(pair.name for pair in pairs))
+    times = max((sum(p.name == pair.name for p in pairs) for pair in pairs), default=1)
     equal = sum(pair.difference is None for pair in pairs)
     content = {
         "what": "each wheel built twice: another time, another work folder, another container",
@@ -108,7 +109,7 @@ def write_evidence(ui: Console, path: Path, facts: ImageFacts, pairs: Sequence[P
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 1)},
         "image": {"python": facts.python_tag, "torch": facts.torch, "gcc": facts.gcc},
-        "repeat": f"./inv rebuild --check wheels --only {names}",
+        "repeat": f"./inv rebuild --check wheels --only {names} --times {times}",
         "equal": f"{equal} of {len(pairs)}",
         "pairs": [pair.as_dict() for pair in pairs],
     }
