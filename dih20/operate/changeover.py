@@ -77,27 +77,26 @@ def _go_back(ui: Console, new: Choice, old: Choice | None, fault: BaseException)
     """Bring evidence home, end the new server, and start the old one; raise what that came to."""
     why = fault.found if isinstance(fault, ToolError) else f"interrupted ({type(fault).__name__})"
     ui.warn(f"{new.server.name} did not become ready: {why.splitlines()[0]}")
-    folder = bring_home(new.server, why)
-    ui.line(f"  evidence: {shown(folder)}")
-    stop_server(ui, new.server)
+    folder = _evidence(ui, new.server, why)
+    _end(ui, new.server, fault)
     if old is None:
         if isinstance(fault, ToolError):
             raise StartFailed(
                 found=why,
                 expected="a server that becomes ready; none was there before, so none serves now",
-                remedy=f"{fault.remedy}; evidence: {shown(folder)}",
-                details={"evidence": str(folder)},
+                remedy=f"{fault.remedy}; evidence: {folder}",
+                details={"evidence": folder},
             ) from fault
         return
     try:
         ready = bring_up(ui, old)
     except ToolError as again:
-        second = bring_home(old.server, again.found)
+        second = _evidence(ui, old.server, again.found)
         raise StartFailed(
             found=f"the new server failed ({why}), and the one before it did not come back: {again.found}",
             expected="one of the two to serve; none does now",
-            remedy=f"{again.remedy}; evidence: {shown(folder)} and {shown(second)}",
-            details={"evidence": str(folder), "evidence_of_the_old": str(second)},
+            remedy=f"{again.remedy}; evidence: {folder} and {second}",
+            details={"evidence": folder, "evidence_of_the_old": second},
         ) from fault
     ui.line(f"  {old.server.name} serves again, and answered the known questions", style="bold")
     if isinstance(fault, ToolError):
@@ -105,6 +104,28 @@ def _go_back(ui: Console, new: Choice, old: Choice | None, fault: BaseException)
             found=f"the new server did not become ready: {why}",
             expected="an answer to the known questions; the server before it serves again, gated in "
             f"{ready.seconds:.1f} s",
-            remedy=f"{fault.remedy}; evidence: {shown(folder)}",
-            details={"evidence": str(folder)},
+            remedy=f"{fault.remedy}; evidence: {folder}",
+            details={"evidence": folder},
+        ) from fault
+
+
+def _evidence(ui: Console, server: HostServer, why: str) -> str:
+    """Give the folder with what was brought home; a host that is gone must not hide the first fault."""
+    try:
+        folder = shown(bring_home(server, why))
+    except (ToolError, OSError) as lost:
+        folder = f"none: {getattr(lost, 'found', lost)}"
+    ui.line(f"  evidence: {folder}")
+    return folder
+
+
+def _end(ui: Console, server: HostServer, fault: BaseException) -> None:
+    """End the new server; while anything of it is left, the old one cannot be started beside it."""
+    try:
+        stop_server(ui, server)
+    except ToolError as stuck:
+        raise StartFailed(
+            found=f"the new server failed ({getattr(fault, 'found', fault)}) and could not be ended: {stuck.found}",
+            expected="its end, and the server before it in service again",
+            remedy=f"{stuck.remedy}; then `./inv serve --host {server.where}` starts one of the two",
         ) from fault

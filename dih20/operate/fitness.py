@@ -66,6 +66,12 @@ def _findings(
         folder = settings.environment.get(CACHE, "")
         said = _output(candidate.made, ["/bin/sh", "-c", TOOLS, "sh", folder or "/nonexistent"])
         yield from tool_findings(said, folder, session.host)
+    if settings.host not in ("127.0.0.1", "::1") and settings.tokens_file is None:
+        yield Finding.warn(
+            f"it will listen on {settings.host} and ask nobody for a token",
+            expected="bind: 127.0.0.1, or tokens_file, in configs/serve.yaml",
+            remedy="set one of them, unless the network around the host is trusted",
+        )
     yield from _port(session, old)
     if session.host.gpus and old is None:
         yield from _gpus(session)

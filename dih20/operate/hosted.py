@@ -106,9 +106,29 @@ class HostServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        bind = str(self.settings().get("host") or "127.0.0.1")
+        settings = self.settings()
+        bind = str(settings.get("host") or "127.0.0.1")
         address = "127.0.0.1" if bind in _EVERYWHERE else bind
-        return through(self.session.runner, self.session.port, host=address)
+        port = int(settings.get("port") or self.session.port)
+        token = self._token(settings.get("tokens_file"))
+        return through(self.session.runner, port, host=address, token=token)
+
+    def _token(self, file: str | None) -> str:
+        """Give a bearer token that the server takes; "" when it asks for none."""
+        if not file or not self.life().is_running:
+            return ""
+        done: Any = self.made.exec_run(["head", "-n", "1", "--", str(file)])
+        return str(done.output.decode("utf-8", "replace")).strip() if done.exit_code == 0 else ""
+
+    def others(self) -> list[str]:
+        """Say what else of ours stands on the host, and what it is good for."""
+        _, previous, upcoming = self.session.names
+        told = []
+        if self.session.container(upcoming):
+            told.append(f"{upcoming} waits for ./inv serve --host {self.where}")
+        if self.session.container(previous):
+            told.append(f"{previous} is there for ./inv rollback --host {self.where}")
+        return told
 
     def life(self) -> Life:
         self.made.reload()

@@ -46,6 +46,9 @@ class LocalServer:
     def endpoint(self) -> Endpoint:
         return Endpoint(host="127.0.0.1", port=self.port)
 
+    def others(self) -> list[str]:
+        return []
+
     def life(self) -> Life:
         if lives(self.process):
             return Life(is_running=True)

@@ -40,6 +40,10 @@ class Placed(Protocol):
         """Say what it means that the process lives and nothing answers."""
         ...
 
+    def others(self) -> list[str]:
+        """Say what else stands ready beside it."""
+        ...
+
     def life(self) -> Life: ...
 
     def tail(self, lines: int) -> list[str]:

@@ -44,6 +44,7 @@ def status(ui: Console, host: str) -> dict[str, Any]:
             "running": life.is_running,
             "exit_code": life.exit_code,
             "url": server.endpoint.url,
+            "others": server.others(),
             "start": values,
             "status": about.values if about else {},
             "version": version.values if version else {},
@@ -70,6 +71,7 @@ def _show(ui: Console, server: Placed, found: dict[str, Any]) -> None:
         )
         if about.get("last_error"):
             rows.append(["last error", str(about["last_error"])])
+    rows += [["beside", text] for text in found["others"]]
     ui.table(["", ""], rows, title="server")
 
 
