@@ -56,7 +56,10 @@ class Recorded(_Part):
 
 
 def canary_questions() -> list[Known]:
-    """Give four of the canary's questions; their ids are exact, the end token included."""
+    """Give four of the canary's questions; their ids are exact, the end token included.
+
+    The log-probs are the reference's; its modes trained, exact and sm90 differ by 0.002 at most.
+    """
     return [Known(**row) for row in json.loads(CANARY.read_text(encoding="utf-8"))]
 
 
