@@ -7,7 +7,9 @@ import io
 import json
 import tarfile
 import time
+import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import normal_image as module
 from dih20.image.archive import held_layers
-from dih20.image.archive.normal_archive import NormalArchive, OwnLayer
+from dih20.image.archive.normal_archive import NormalArchive, OwnLayer, file_header
 from dih20.image.archive.normal_config import ImageFrame, image_id
 from dih20.image.archive.raw_layer import TarLayer
 from dih20.image.archive.saved_layers import read_saved
+from dih20.image.archive.streams import ChunkReader
 from dih20.image.layer_folders import folder_paths
 from dih20.image.newest import newest
 from dih20.image.normal_image import base_history, frame_of, normal_image, raw_image
@@ -80,10 +83,12 @@ def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def _saved(layers: dict[str, bytes], *, told: list[str] | None = None) -> io.BytesIO:
+def _saved(
+    layers: dict[str, bytes], *, told: list[str] | None = None, before: tuple[str, ...] = ()
+) -> io.BytesIO:
     """Give a save stream; keys are the layers' file names, told the diff ids of the configuration."""
     config = json.dumps({"rootfs": {"diff_ids": told or [_digest(d) for d in layers.values()]}})
-    manifest = json.dumps([{"Config": "c.json", "Layers": list(layers)}])
+    manifest = json.dumps([{"Config": "c.json", "Layers": [*before, *layers]}])
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as out:
         for name, data in {
@@ -167,6 +172,60 @@ def test_an_archive_holds_our_layers_and_names_the_bases_without_them() -> None:
         assert _digest(layer.read()) == archive.diff_ids[1] == archive.normal[_digest(OWN)]
     assert names == ["own-00/layer.tar", manifest["Config"], "manifest.json"]
     assert manifest["Layers"] == ["b/layer.tar", "own-00/layer.tar"]
+
+
+def _stream(base_mib: int, own: bytes) -> Iterator[bytes]:
+    """Give a save stream with a large base of one block again and again, and one layer of ours."""
+    block = bytes(2 << 20)
+    yield file_header("1/layer.tar", base_mib << 20)
+    for _ in range(base_mib // 2):
+        yield block
+    told = ["sha256:b", _digest(own)]
+    yield _saved({"2/layer.tar": own}, told=told, before=("1/layer.tar",)).getvalue()
+
+
+def _many(files: int, size: int) -> bytes:
+    content = bytes(size)
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as out:
+        for number in reversed(range(files)):
+            info = tarfile.TarInfo(f"opt/many/{number:06d}")
+            info.size = size
+            out.addfile(info, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def _through(base_mib: int, own: bytes, spool: Path) -> NormalArchive:
+    stream: Any = ChunkReader(_stream(base_mib, own))
+    wanted, known = [_digest(own)], {"1/layer.tar": "sha256:b"}
+    with read_saved(
+        stream, base=["sha256:b"], wanted=wanted, known=known, spool_dir=spool
+    ) as saved:
+        layer = OwnLayer(diff_id=wanted[0], raw=saved.layers[wanted[0]])
+        frame = replace(FRAME, steps=("10-one",))
+        archive = NormalArchive(frame=frame, base=["sha256:b"], own=[layer])
+        for _ in archive.chunks():
+            pass
+    return archive
+
+
+def test_a_large_image_passes_in_bounded_memory(tmp_path: Path) -> None:
+    own = _many(4_000, 10_000)
+    tracemalloc.start()
+    try:
+        archive = _through(400, own, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert archive.written_bytes > 40e6
+    assert peak < 64 << 20, f"{peak / 1e6:.0f} MB held at once"
+
+
+def test_a_known_base_passes_at_more_than_300_megabytes_a_second(tmp_path: Path) -> None:
+    started = time.process_time()  # of processor time: other work on this machine does not count
+    _through(3000, _many(10, 10), tmp_path)
+    seconds = time.process_time() - started
+    assert 3000 / seconds > 300, f"{3000 / seconds:.0f} MiB a second"
 
 
 INFO = {"Driver": "overlay2", "DriverStatus": [["Native Overlay Diff", "true"]]}

@@ -50,7 +50,7 @@ class NormalLayer:
         return not self.members
 
     def chunks(self) -> Iterator[bytes]:
-        """Give the tar in pieces of about a megabyte."""
+        """Give the tar in pieces of bounded size."""
         seen = hashlib.sha256()
         piece = bytearray()
         for part in self._parts():
