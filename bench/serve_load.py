@@ -101,15 +101,17 @@ def measure_streams(scenario: Scenario) -> dict[str, Any]:
             RAMP:
         ]
     ]
+    answered = sum(len(stream.emitted_ns) for stream in streams)
     return {
         "streams": scenario.streams,
         "step_ms": scenario.step_ms,
         "pattern": scenario.pattern,
         "seconds": round(took, 1),
-        "tokens": sum(len(stream.emitted_ns) for stream in streams),
+        "tokens": answered,
         "errors": [error for error in errors if error][:5],
         "emission_to_socket_write_ms": quantiles_of(before, after),
         "emission_to_receipt_ms": percentiles(receipts),
+        "gateway_us_per_token": round(shares["gateway"] * took * 1e6 / max(answered, 1), 1),
         "core_share": {name: round(share, 3) for name, share in sorted(shares.items())}
         | {"load_generator": round(own / took, 3)},
     }
@@ -145,7 +147,7 @@ def measure_starts(settings: dict[str, Any]) -> dict[str, Any]:
             listening = time.monotonic() - began
             server.wait_ready()
             ready = time.monotonic() - began
-            phases = server.json("/startupz")
+            found = server.json("/readyz")
             body = {"model": "canary", "prompt": "问题：中国的首都是哪里？\n答案：", "stream": True}
             body |= {"max_tokens": 8, "temperature": 0}
             request = request_bytes("/v1/completions", body)
@@ -156,7 +158,8 @@ def measure_starts(settings: dict[str, Any]) -> dict[str, Any]:
             {
                 "http_up_s": listening,
                 "ready_s": ready,
-                "engine_ready_to_readyz_s": phases["phases_s"]["gating"],
+                "engine_ready_to_readyz_s": found["phases_s"]["gating"],
+                "known_answer_run_s": found["gate"]["seconds"],
                 "first_token_s": first,
             }
         )

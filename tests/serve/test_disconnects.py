@@ -110,6 +110,22 @@ def test_a_client_that_takes_nothing_is_dropped_and_blocks_nobody(idle: Server) 
         assert not seen.endswith(b"0\r\n\r\n"), "a dropped stream must not look complete"
 
 
+def test_a_client_that_takes_slowly_but_steadily_gets_all_of_a_large_answer(idle: Server) -> None:
+    """For longer than the write deadline of 1.5 s, with more unsent than the kernel holds."""
+    body: dict[str, Any] = {"model": "canary", "messages": [{"role": "user", "content": "1"}]}
+    body |= {"max_tokens": 800, "logprobs": True, "top_logprobs": 20}
+    with idle.connect(receive_bytes=4096) as slow:
+        slow.sendall(post("/v1/chat/completions", json.dumps(body).encode()))
+        began, data = 0.0, b""
+        while not data.endswith(b"}}"):
+            more = slow.recv(32 << 10)
+            began = began or time.monotonic()
+            assert more, f"cut off after {len(data)} bytes, {time.monotonic() - began:.1f} s"
+            data += more
+            time.sleep(0.05)
+        assert time.monotonic() - began > 2.5
+
+
 def _take_steadily(server: Server, gaps: list[float]) -> None:
     with server.connect() as raw:
         raw.sendall(request(stream=True, max_tokens=400))
