@@ -12,12 +12,14 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import libcst as cst
 
 from dih20.errors import FetchError, LockError
 from dih20.patches.edits.symbols import ParsedModule, parse
 
+Verdict = Literal["found", "not found", "not in this tree"]
 _SKIPPED = {".git", "__pycache__", "tests", "build", "dist", ".venv"}
 
 
@@ -48,6 +50,12 @@ class Function:
 
     def at(self, line: int) -> str:
         return f"{self.file}:{line} ({self.name})"
+
+    def texts(self) -> Iterator[str]:
+        """Give its calls, assignments and products as text."""
+        yield from (call.text for call in self.calls)
+        yield from (f"{target} = {value}" for _, target, value in self.assignments)
+        yield from (f"{left} * {right}" for _, left, right in self.products)
 
 
 @dataclass(frozen=True, kw_only=True)

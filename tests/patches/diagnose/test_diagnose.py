@@ -99,6 +99,7 @@ def test_a_healthy_port_shows_no_sign(ported: Path) -> None:
         ("H1", {"default": "True", "compare": "<= max_kv_i"}, "is_causal is True by default"),
         ("H2", {"rows": "k_cache.view(-1, 288)[indices]"}, "takes pages for dense rows"),
         ("H2", {"rows": "k_cache.flatten(0, 1)[indices]"}, "takes pages for dense rows"),
+        ("H2", {"rows": "gather(kv.reshape(-1, 288), indices)"}, "takes pages for dense rows"),
         ("H2", {"rows": "k_cache.as_strided((9, 288), (288, 1))"}, "has no page stride"),
         ("H2", {"rows": "read(k_cache, indices * 288)"}, "an address without page stride"),
         ("H3", {"record": "528"}, "none of the readers knows 288"),

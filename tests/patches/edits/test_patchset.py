@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from dih20.patches.evaluate import Evaluation
 from dih20.patches.resulting_diff import resulting_diff
 from dih20.patches.series import Patch, load
 from dih20.patches.tree import Tree, tree_hash
+from dih20.paths import REPOSITORY
 from tests.patches.edits.interpreters import new_enough_python
 from tests.patches.upstream_tree import EDITS, lay
 
@@ -146,6 +148,13 @@ def test_a_wrong_number_of_sites_in_any_edit_is_noticed(
     assert "1 sites of" in next(part.note for part in outcome.parts if not part.ok)
 
 
+def test_every_edit_names_tests_that_exist_or_says_what_a_gpu_has_to_show() -> None:
+    for edit in edits():
+        named = re.findall(r"tests/[\w/]+\.py", " ".join(edit.verified_by))
+        assert [path for path in named if not (REPOSITORY / path).is_file()] == [], edit.id
+        assert named or any("on a GPU" in line for line in edit.verified_by), edit.id
+
+
 def test_test_only_edits_are_left_out_unless_asked_for() -> None:
     assert [patch.name for patch in load(test_only=True) if patch.test_only] == [
         "sm90/P13-no-vision"
@@ -172,7 +181,6 @@ def test_building_from_a_checkout_that_carries_a_test_only_edit_is_refused(
     from dih20.console import Console
     from dih20.lock import LockedSource
     from dih20.patches import patchset_identity, prepare_tree
-    from dih20.paths import REPOSITORY
 
     tree, _ = lay(copy_of, *series)
     tree.write()
