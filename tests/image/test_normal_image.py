@@ -24,10 +24,12 @@ from dih20.image.archive.normal_config import ImageFrame, image_id
 from dih20.image.archive.raw_layer import TarLayer
 from dih20.image.archive.saved_layers import read_saved
 from dih20.image.archive.streams import ChunkReader
+from dih20.image.build import build_image
 from dih20.image.layer_folders import folder_paths
 from dih20.image.newest import newest
 from dih20.image.normal_image import base_history, frame_of, normal_image, raw_image
 from dih20.image.run_step import image_config
+from dih20.lock import Lock
 
 FRAME = ImageFrame(
     architecture="amd64",
@@ -348,3 +350,27 @@ def test_steps_that_do_not_stand_on_each_other_are_refused(
     base = str(engine.images.get(standin_image).id)
     with pytest.raises(ImageError, match="step 20-raw left an image on other layers"):
         raw_image(engine, base, [("10-x", base), ("20-raw", steps[1][1])])
+
+
+@pytest.mark.docker
+def test_an_engine_that_keeps_images_in_containerd_is_told_apart_and_the_user_is_told(
+    engine: Any,
+    standin_image: str,
+    small_lock: Lock,
+    stand_in_config: Any,
+    make_step: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # The store of a real one was not to be had; what it says of itself is.
+    status = [["driver-type", "io.containerd.snapshotter.v1"]]
+    monkeypatch.setattr(type(engine), "info", lambda self: {"ID": "x", "DriverStatus": status})
+    steps = [make_step("50-containerd", "echo x > /opt/x\n")]
+    ui = Console(as_json=True)
+    built = build_image(ui, engine, stand_in_config, small_lock, steps=steps)
+    assert "keeps images in containerd" in capsys.readouterr().err
+    assert [step for step in ui.steps if step.verb == "normalise"] == []
+    facts = engine.images.get(built.tag).attrs
+    assert facts["Config"]["Labels"]["dih20.role"] == "image"
+    assert facts["RootFS"]["Layers"][-1] == built.layers[-1][1]
+    engine.images.remove(built.tag)
