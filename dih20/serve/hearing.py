@@ -42,7 +42,9 @@ class Hearing:
         kind = message["t"]
         if kind == "step":
             rank.steps, rank.memory = message["n"], message["mem"]
-            count = self._table.stepped_with(message["e"])  # first: clients wait for it
+            count = self._table.stepped_with(
+                message["e"], message["p"], message["at"]
+            )  # first: clients wait for it
             self._metrics.step_time.observe(message["ns"] / 1e9)
             self.rate.add(count, self._table.stepped)
             self._metrics.answer_tokens += count

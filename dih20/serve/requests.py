@@ -23,6 +23,10 @@ class Sink(Protocol):
         """Take [id, tokens, logprobs, top, finish, emitted_ns, message]; True: want no more."""
         ...
 
+    def take_one(self, token: int, emitted_ns: int) -> bool:
+        """Take one token that came with nothing else, as most do."""
+        ...
+
     def fail(self, message: str) -> None:
         """Hear that the request ended because the server cannot go on."""
         ...
@@ -89,27 +93,42 @@ class RequestTable:
         elif ticket in self.waiting:
             self.waiting.remove(ticket)
 
-    def stepped_with(self, emissions: Sequence[list[Any]]) -> int:
-        """Hand a step's emissions to their sinks; give the number of tokens."""
+    def stepped_with(
+        self, emissions: Sequence[list[Any]], plain: Sequence[int] = (), at_ns: int = 0
+    ) -> int:
+        """Hand a step's emissions to their sinks; give the number of tokens.
+
+        Args:
+            plain: id, token, id, token ...: requests that got one token and nothing else.
+        """
         self.stepped = time.monotonic()
-        freed, tokens = False, 0
-        for emission in emissions:
-            ticket = self.running.get(emission[0])
+        tokens, running = 0, self.running
+        pairs = iter(plain)
+        for id, token in zip(pairs, pairs, strict=True):
+            ticket = running.get(id)
             if ticket is None:
                 continue  # cancelled while the step ran
+            tokens += 1
+            try:
+                enough = ticket.sink.take_one(token, at_ns)
+            except Exception as fault:  # noqa: BLE001 - one answer's fault must not end the others
+                enough = _fail(ticket, fault)
+            if enough:
+                self.cancel(ticket)
+        for emission in emissions:
+            ticket = running.get(emission[0])
+            if ticket is None:
+                continue
             tokens += len(emission[1])
             try:
                 enough = ticket.sink.take(emission)
-            except Exception as fault:  # noqa: BLE001 - one answer's fault must not end the others
-                ticket.sink.fail(f"the answer could not be shown: {type(fault).__name__}: {fault}")
-                enough = True
+            except Exception as fault:  # noqa: BLE001 - as above
+                enough = _fail(ticket, fault)
             if emission[4] is not None:
                 self._release(ticket)
-                freed = True
             elif enough:
                 self.cancel(ticket)
-        if freed:
-            self._dispatch()
+        self._dispatch()
         return tokens
 
     def fail_all(self, message: str) -> None:
@@ -164,3 +183,8 @@ class RequestTable:
         del self.running[ticket.id]
         assert ticket.rank is not None
         self._loads[ticket.rank] -= 1
+
+
+def _fail(ticket: Ticket, fault: Exception) -> bool:
+    ticket.sink.fail(f"the answer could not be shown: {type(fault).__name__}: {fault}")
+    return True

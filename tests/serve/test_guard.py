@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dih20.serve.engines import guard
 from tests.serve.running import is_alive
 
@@ -80,10 +82,11 @@ def test_a_rank_that_ends_takes_all_with_it_and_its_code_is_told(tmp_path: Path)
     assert gone(guarded.pids())
 
 
-def test_a_killed_rank_is_told_by_its_signal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_rank_is_told_by_its_signal(tmp_path: Path, number: signal.Signals) -> None:
     guarded = Guarded(tmp_path, "time.sleep(600)")
-    os.kill(guarded.pids()[0], signal.SIGKILL)
-    assert guarded.told()["exit"] == -signal.SIGKILL
+    os.kill(guarded.pids()[0], number)
+    assert guarded.told()["exit"] == -number
     assert gone(guarded.pids())
 
 

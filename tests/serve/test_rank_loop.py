@@ -21,7 +21,14 @@ from dih20.serve.engines.interface import (
     Solo,
 )
 from dih20.serve.engines.process import Rank, find_factory
-from dih20.serve.engines.wire import Channel, Unpacker, pack, request_from_wire, request_to_wire
+from dih20.serve.engines.wire import (
+    Channel,
+    Unpacker,
+    emissions_to_wire,
+    pack,
+    request_from_wire,
+    request_to_wire,
+)
 
 REQUEST = EngineRequest(id=7, prompt=[1, 2], max_tokens=2, logprobs=1)
 
@@ -170,6 +177,23 @@ def test_an_idle_rank_steps_with_the_one_that_has_work() -> None:
         loop.thread.join(30)
         assert not loop.thread.is_alive()
     assert busy.engine.steps == idle.engine.steps == 4
+
+
+def test_plain_emissions_travel_in_pairs_and_all_others_whole() -> None:
+    def emitted(id: int, at: int = 5, **more: Any) -> Emission:
+        return Emission(id=id, tokens=[id + 10], emitted_ns=at, **more)
+
+    sent = emissions_to_wire(
+        [
+            emitted(1),
+            emitted(2, finish="stop"),
+            emitted(3),
+            emitted(4, at=6),
+            emitted(5, logprobs=[0]),
+        ]
+    )
+    assert (sent["p"], sent["at"]) == ([1, 11, 3, 13], 5)
+    assert [row[0] for row in sent["e"]] == [2, 4, 5]
 
 
 def test_messages_cut_anywhere_come_out_whole() -> None:

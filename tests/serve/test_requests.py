@@ -40,6 +40,9 @@ class FakeSink:
             raise ValueError("a token nobody knows")
         return len(self.tokens) >= self._enough_after
 
+    def take_one(self, token: int, emitted_ns: int) -> bool:
+        return self.take([0, [token], [], [], None, emitted_ns, ""])
+
     def fail(self, message: str) -> None:
         self.failed = message
 
@@ -137,6 +140,17 @@ def test_the_fault_of_one_sink_ends_only_its_request() -> None:
     assert "a token nobody knows" in bad.failed
     assert good.tokens == [5]
     assert list(table.running) == [2]
+
+
+def test_plain_tokens_reach_their_requests_and_others_are_dropped() -> None:
+    table, (rank,) = opened(3)
+    sinks = [FakeSink(), FakeSink(enough_after=1), FakeSink()]
+    for sink in sinks:
+        table.submit({}, sink)
+    assert table.stepped_with([emission(3, 9, "stop")], [1, 7, 2, 8, 44, 5, 3, 6], 1) == 4
+    assert [sink.tokens for sink in sinks] == [[7], [8], [6, 9]]
+    assert list(table.running) == [1]
+    assert rank.got[-1] == {"t": "cancel", "ids": [2]}
 
 
 def test_a_lost_engine_fails_everything_once() -> None:

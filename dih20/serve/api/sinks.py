@@ -19,6 +19,13 @@ class Sink:
         self.error: tuple[int, str] | None = None
         self.first_ns = 0
 
+    def take(self, emission: list[Any]) -> bool:
+        raise NotImplementedError
+
+    def take_one(self, token: int, emitted_ns: int) -> bool:
+        """Take one token that came with nothing else."""
+        return self.take([0, [token], [], [], None, emitted_ns, ""])
+
     def fail(self, message: str) -> None:
         """Hear that the server cannot go on."""
         self.end((503, message))

@@ -52,19 +52,21 @@ class StreamSink(Sink):
         self._fast = False  # open, plain, and no character is incomplete
         self._json_table, self._head, self._tail = json_table, frames.head, frames.tail
 
-    def take(self, emission: list[Any]) -> bool:
-        """Write what may be seen now; true when no more is wanted."""
-        tokens = emission[1]
-        if self._fast and emission[4] is None and len(tokens) == 1:
-            text = self._json_table[tokens[0]]
+    def take_one(self, token: int, emitted_ns: int) -> bool:
+        """Write a token that came with nothing else; true when no more is wanted."""
+        if self._fast:
+            text = self._json_table[token]
             if text is not None:
                 self.answer.tokens += 1
-                body = self._head + text + self._tail
-                if self._stamped:
-                    body = _STAMP % emission[5] + body
-                self._send(b"%x\r\n%b\r\n" % (len(body), body))
-                self._overhead.add(monotonic_ns() - emission[5])
+                head = _STAMP % emitted_ns + self._head if self._stamped else self._head
+                size = len(head) + len(text) + len(self._tail)
+                self._send(b"%x\r\n%b%b%b\r\n" % (size, head, text, self._tail))
+                self._overhead.add(monotonic_ns() - emitted_ns)
                 return self._transport.is_closing()
+        return self._take([token], [], [], None, emitted_ns, "")
+
+    def take(self, emission: list[Any]) -> bool:
+        """Write what may be seen now."""
         return self._take(*emission[1:])
 
     def _take(

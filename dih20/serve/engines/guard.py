@@ -137,6 +137,8 @@ def main() -> int:
     me = os.getpid()
 
     def before() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         prctl(SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != me:
             os._exit(1)

@@ -17,7 +17,7 @@ from typing import Any
 
 from dih20.errors import ConfigError, ToolError
 from dih20.serve.engines.interface import Agreed, Engine, EngineContext, Factory, Phase
-from dih20.serve.engines.wire import Channel, emission_to_wire, request_from_wire
+from dih20.serve.engines.wire import Channel, emissions_to_wire, request_from_wire
 from dih20.serve.settings import Settings
 
 _BUILT_IN = {
@@ -103,7 +103,7 @@ class Rank:
                 "n": self._steps,
                 "ns": now - began,
                 "mem": self._memory,
-                "e": [emission_to_wire(each) for each in emissions],
+                **emissions_to_wire(emissions),
             }
         )
         if now - self._measured_ns > _MEASURE_EVERY_NS:  # after sending: clients wait for that

@@ -7,10 +7,10 @@ To a rank     {"t": "start", "settings", "rank", "ranks", "rendezvous"}   the fi
 From a rank   {"t": "hello", "pid"}
               {"t": "phase", "phase", "line", "fraction"}
               {"t": "ready", "info"}
-              {"t": "step", "n", "ns", "mem", "e": [emission ...]}
+              {"t": "step", "n", "ns", "mem", "e": [emission ...], "p": [id, token, ...], "at"}
               {"t": "fatal", "message"}                    then the process ends
-emission: [id, tokens, logprobs, top, finish, emitted_ns, message]. A step message holds all of its
-emissions; steps without any are reported four times a second, so that progress is seen.
+emission: [id, tokens, logprobs, top, finish, emitted_ns, message]. Those of one token and nothing
+else stand in "p", in pairs, all emitted at "at". A step message holds all of its emissions; steps without any are reported four times a second, so that progress is seen.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -86,5 +87,15 @@ def request_from_wire(values: dict[str, Any]) -> EngineRequest:
     return EngineRequest(**values)
 
 
-def emission_to_wire(e: Emission) -> list[Any]:
-    return [e.id, e.tokens, e.logprobs, e.top, e.finish, e.emitted_ns, e.message]
+def emissions_to_wire(emissions: Sequence[Emission]) -> dict[str, Any]:
+    """Give the keys "e", "p" and "at" of a step message."""
+    full: list[list[Any]] = []
+    plain: list[int] = []
+    at = emissions[0].emitted_ns if emissions else 0
+    for e in emissions:
+        if len(e.tokens) == 1 and e.finish is None and not e.logprobs and e.emitted_ns == at:
+            plain.append(e.id)
+            plain.append(e.tokens[0])
+        else:
+            full.append([e.id, e.tokens, e.logprobs, e.top, e.finish, e.emitted_ns, e.message])
+    return {"e": full, "p": plain, "at": at}

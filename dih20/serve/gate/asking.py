@@ -35,6 +35,9 @@ class _Collect:
             self.done.set_result(message if finish == "error" else "")
         return False
 
+    def take_one(self, token: int, emitted_ns: int) -> bool:
+        return self.take([0, [token], [], [], None, emitted_ns, ""])
+
     def fail(self, message: str) -> None:
         if not self.done.done():
             self.done.set_result(message)
