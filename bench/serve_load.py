@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.sse_streams import Stream, percentiles, request_bytes, run_stream
+from bench.sse_streams import Stream, get, percentiles, request_bytes, run_stream
 from dih20.paths import REPOSITORY
 from tests.serve.running import Server, descendants
 
 RESULT = REPOSITORY / "bench" / "results" / "cpu" / "serve.json"
 SERVER_CORE, LOAD_CORE = 0, 1
-RAMP = 10  # first tokens of a stream that are not counted: requests are still coming in
+SETTLE_S = 0.5  # after the last stream's first token; what comes before is not counted
 HISTOGRAM = "dih20_serve_gateway_overhead_seconds"
 STARTS = 5
 
@@ -86,20 +86,18 @@ def measure_streams(scenario: Scenario) -> dict[str, Any]:
         "max_model_len": 8192,
     }
     with _server(engine_options=options) as server:
-        before = _histogram(server)
         busy = {pid: _cpu_s(pid) for pid in server.processes()}
         started, own = time.monotonic(), time.process_time()
-        streams = asyncio.run(_run(server.port, scenario))
+        streams, settled_ns, metrics = asyncio.run(_run(server.port, scenario))
         took, own = time.monotonic() - started, time.process_time() - own
         shares = {_role(server, pid): (_cpu_s(pid) - busy[pid]) / took for pid in busy}
-        after = _histogram(server)
+        before, after = histogram(metrics), histogram(server.get("/metrics")[1])
     errors = [stream.error or wrong_with(stream, scenario) for stream in streams]
     receipts = [
         (received - emitted) / 1e6
         for stream in streams
-        for received, emitted in list(zip(stream.received_ns, stream.emitted_ns, strict=False))[
-            RAMP:
-        ]
+        for received, emitted in zip(stream.received_ns, stream.emitted_ns, strict=False)
+        if emitted > settled_ns
     ]
     answered = sum(len(stream.emitted_ns) for stream in streams)
     return {
@@ -117,7 +115,8 @@ def measure_streams(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-async def _run(port: int, scenario: Scenario) -> list[Stream]:
+async def _run(port: int, scenario: Scenario) -> tuple[list[Stream], int, str]:
+    """Give the streams, when all of them ran, and the server's metrics of that moment."""
     body = {
         "model": "canary",
         "prompt": list(range(300, 340)),
@@ -127,8 +126,17 @@ async def _run(port: int, scenario: Scenario) -> list[Stream]:
     }
     request = request_bytes("/v1/completions", body, stamps=True)
     wait_s = 60 + 3 * scenario.tokens * scenario.step_ms / 1000
-    tasks = [run_stream(port, request, timeout_s=wait_s) for _ in range(scenario.streams)]
-    return await asyncio.gather(*tasks)
+    streams = [Stream() for _ in range(scenario.streams)]
+    running = asyncio.gather(
+        *(run_stream(port, request, timeout_s=wait_s, stream=stream) for stream in streams)
+    )
+    while not all(stream.events or stream.error for stream in streams):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(SETTLE_S)
+    metrics = await get(port, "/metrics")
+    settled_ns = time.monotonic_ns()
+    await running
+    return streams, settled_ns, metrics
 
 
 def wrong_with(stream: Stream, scenario: Scenario) -> str:
@@ -192,9 +200,9 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _histogram(server: Server) -> dict[float, float]:
+def histogram(metrics: str) -> dict[float, float]:
     """Give the server's overhead histogram: bounds in milliseconds, cumulative counts."""
-    rows = re.findall(rf'^{HISTOGRAM}_bucket{{le="(.+?)"}} (\S+)$', server.get("/metrics")[1], re.M)
+    rows = re.findall(rf'^{HISTOGRAM}_bucket{{le="(.+?)"}} (\S+)$', metrics, re.M)
     return {float(bound) * 1000: float(count) for bound, count in rows}
 
 

@@ -124,10 +124,15 @@ def request_bytes(
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
-async def run_stream(port: int, request: bytes, *, timeout_s: float) -> Stream:
-    """Run one streamed request to its end; a failure is in .error, never raised."""
+async def run_stream(
+    port: int, request: bytes, *, timeout_s: float, stream: Stream | None = None
+) -> Stream:
+    """Run one streamed request to its end; a failure is in .error, never raised.
+
+    stream: where to put what comes, for those who look meanwhile.
+    """
     loop = asyncio.get_running_loop()
-    stream, ended = Stream(), loop.create_future()
+    stream, ended = stream or Stream(), loop.create_future()
     try:
         transport, _ = await loop.create_connection(
             lambda: StreamProtocol(request, stream, ended), "127.0.0.1", port
@@ -142,6 +147,15 @@ async def run_stream(port: int, request: bytes, *, timeout_s: float) -> Stream:
     finally:
         transport.close()
     return stream
+
+
+async def get(port: int, path: str) -> str:
+    """Give the whole answer to a GET, head and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+    data = await reader.read()
+    writer.close()
+    return data.decode()
 
 
 def percentiles(values_ms: list[float]) -> dict[str, float]:
