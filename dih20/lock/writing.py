@@ -69,8 +69,7 @@ def write_lock(
         lock = _resolved(resolver, todo, before, bases, with_ci="ci" in sections)
     moved = moves(before, lock)
     show_moves(ui, moved, asked=keeping.is_upgrade)
-    if not keeping.is_upgrade:
-        refuse_replaced(moved)
+    refuse_replaced([move for move in moved if move.name not in (keeping.moving or ())])
     if only_plan:
         actions = [move.action() for move in moved]
         actions.append(Action(verb="write", target=shown(lock_file()), needed=bool(moved)))

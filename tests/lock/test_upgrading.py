@@ -122,6 +122,9 @@ def test_a_file_with_other_content_under_its_name_is_refused_until_it_is_named(
         make(ui)
     assert "wheels build cp313: setuptools 1.0 (sha256 " in caught.value.found
     assert "./inv lock --upgrade setuptools" in caught.value.remedy
+    for other in (True, "sympy"):  # newer versions are asked for, not other content
+        with pytest.raises(PinMoved, match="setuptools"):
+            make(ui, upgrade=other)
     assert (tmp_path / "di.lock.yaml").read_bytes() == before
     make(ui, upgrade="setuptools")
     assert (tmp_path / "di.lock.yaml").read_bytes() != before
