@@ -103,6 +103,7 @@ class Rehearsal:
         self._patch()
         self._deploy()
         self._deploy_again()
+        self._verify()
 
     def _start(self, cleanup: ExitStack) -> None:
         places = self.places
@@ -195,6 +196,13 @@ class Rehearsal:
                     f"the no-op deploy took {seconds:.1f} s, over {NOOP_LIMIT_S:.0f} s: is this machine busy?"
                 )
             stage.showed = f"a no-op in {seconds:.1f} s"
+
+    def _verify(self) -> None:
+        from dih20.verify.command import verify
+
+        with self.stages.stage("verify", f"./inv verify --host {HOST}") as stage:
+            left_out = verify(self.ui, HOST)["not_compared"]
+            stage.showed = f"no difference; not compared: {'; '.join(left_out) or 'nothing'}"
 
     @staticmethod
     def _expect(holds: bool, what: str, found: str) -> None:

@@ -23,6 +23,7 @@ def test_the_rehearsal_goes_the_whole_way_and_leaves_nothing_running() -> None:
     stages = {stage["name"]: stage for stage in report["result"]["stages"]}
     assert list(stages) == [
         "prepare", "start", "lock", "fetch", "image", "wheels", "patch", "deploy", "deploy again",
+        "verify",
     ]  # fmt: skip
     assert all(stage["status"] in ("ok", "warn") for stage in stages.values()), tail
     assert "not run: no GPU" in stages["deploy"]["showed"]
