@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dih20.capacity.rules import require_startable
 from dih20.config import EngineConfig, load_engine
 from dih20.console import Console
 from dih20.deploy.lock import deploy_lock
@@ -32,7 +33,7 @@ def serve(ui: Console, host: str, *, canary: bool, record: bool, only_plan: bool
             remedy="leave one of the two out",
         )
     wanted = _Wanted(serving=serving, engine=load_engine(), record=record)
-    wanted.check()
+    wanted.check(ui)
     with on_host(ui, host) as session:
         upcoming = session.names[2]
         new = session.container(upcoming) or session.require_server()
@@ -66,8 +67,11 @@ class _Wanted:
     engine: EngineConfig
     record: bool
 
-    def check(self) -> None:
+    def check(self, ui: Console) -> None:
         """Refuse what cannot be served before a connection is made."""
+        if self.serving.engine == "deepinfer":
+            for note in require_startable(self.engine):
+                ui.line(f"  {note}")
         host_settings(self.serving, self.engine, port=1, instance="", labels={}, record=self.record)
 
     def settings(self, server: HostServer) -> Settings:
