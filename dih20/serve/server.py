@@ -10,6 +10,8 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -72,6 +74,17 @@ def listen(settings: Settings) -> socket.socket:
     return bound
 
 
+def _write_port_file(path: Path, about: dict[str, Any]) -> None:
+    try:
+        write_json(path, about)
+    except OSError as fault:
+        raise ConfigError(
+            found=f"{path}: {fault.strerror}",
+            expected="a place to write the port to",
+            remedy="correct port_file",
+        ) from fault
+
+
 async def serve(settings: Settings) -> ServeError | None:
     """Serve until a signal or a fault; give the fault."""
     make_room(settings.limits.max_connections)
@@ -103,7 +116,7 @@ async def serve(settings: Settings) -> ServeError | None:
     say(f"http://{host}:{port} instance {service.instance}")
     if settings.port_file:
         about = {"host": host, "port": port, "pid": os.getpid(), "instance": service.instance}
-        write_json(settings.port_file, about)
+        _write_port_file(settings.port_file, about)
     _quiet_collector()
     try:
         return await service.run()

@@ -59,9 +59,9 @@ class Gate(Part):
 
 
 class Settings(Part):
-    """Everything a server is started with."""
+    """Everything a server is started with. engine: a built-in one, or module:factory."""
 
-    engine: str = "reference"  # reference, deepinfer, or module:factory
+    engine: Annotated[str, Field(pattern=r"^(reference|deepinfer|[\w.]+:\w+)$")] = "reference"
     engine_options: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict)  # added to that of the ranks
     model: Path | None = None  # a checkpoint's folder; None: the canary

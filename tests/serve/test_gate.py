@@ -128,6 +128,13 @@ def test_recorded_ids_are_used_for_the_checkpoint_that_gave_them(tmp_path: Path)
     assert kept["origin"] == {"checkpoint": "aaa", "image": "bbb", "at": "1970-01-01T00:00:01Z"}
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    passed = Verdict(state="unrecorded", at=1.0, answers=[answered()])
+    with pytest.raises(ServeError, match=r"Not a directory|File exists"):
+        record(tmp_path / "file" / "recorded.json", passed, {})
+
+
 def test_ranks_that_differ_are_not_recorded(tmp_path: Path) -> None:
     differ = Verdict(state="unrecorded", answers=[answered(), answered(rank=1, ids=[6])])
     with pytest.raises(ServeError, match="rank 1"):

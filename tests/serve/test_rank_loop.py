@@ -214,8 +214,9 @@ def test_a_request_travels_unchanged() -> None:
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="vllm"):
-        find_factory("vllm")
+    for name in ("vllm", "no.such.module:make", "tests.serve.paced_engine:no_such"):
+        with pytest.raises(ConfigError, match="engine"):
+            find_factory(name)
 
 
 def test_an_engine_of_ones_own_is_found_by_module_and_name() -> None:

@@ -35,6 +35,7 @@ def test_an_empty_file_serves_the_canary_to_this_machine_only(tmp_path: Path) ->
         ({"limits": {"body_byte": 1}}, "limits.body_byte"),
         ({"deadlines": {"drain_timeout_s": -1}}, "deadlines.drain_timeout_s"),
         ([1], "settings"),
+        ({"engine": "vllm"}, "engine"),
         (
             {"engine": "deepinfer", "ranks": 8, "model": "/m", "gate": {"answers": "/a.json"}},
             "needs Engram over several GPUs",

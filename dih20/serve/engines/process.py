@@ -32,13 +32,24 @@ def find_factory(name: str) -> Factory:
     """Give the factory of a built-in engine or of module:factory."""
     module, colon, attribute = _BUILT_IN.get(name, name).partition(":")
     if not colon:
-        raise ConfigError(
-            found=f"engine {name!r}",
-            expected=f"one of {', '.join(sorted(_BUILT_IN))}, or module:factory",
-            remedy="correct the name in the settings",
-        )
-    factory: Factory = getattr(importlib.import_module(module), attribute)
+        raise _no_such_engine(name, "no such engine")
+    try:
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as fault:
+        if not fault.name or not f"{module}.".startswith(f"{fault.name}."):
+            raise  # the module is there, and lacks something itself
+        raise _no_such_engine(name, str(fault)) from fault
+    except AttributeError as fault:
+        raise _no_such_engine(name, str(fault)) from fault
     return factory
+
+
+def _no_such_engine(name: str, why: str) -> ConfigError:
+    return ConfigError(
+        found=f"engine {name!r}: {why}",
+        expected=f"one of {', '.join(sorted(_BUILT_IN))}, or module:factory of a module that is here",
+        remedy="correct the name in the settings",
+    )
 
 
 class Rank:

@@ -40,5 +40,12 @@ def record(path: Path, verdict: Verdict, origin: dict[str, Any]) -> Recorded:
         origin={key: str(value) for key, value in origin.items()} | {"at": at},
         recordings=recordings,
     )
-    write_json(path, recorded.model_dump(mode="json"))
+    try:
+        write_json(path, recorded.model_dump(mode="json"))
+    except OSError as fault:
+        raise ServeError(
+            found=f"{path}: {fault.strerror}",
+            expected="a place to write the recorded answers to",
+            remedy="correct gate.record_answers",
+        ) from fault
     return recorded
