@@ -71,7 +71,7 @@ class _Wanted:
         """Refuse what cannot be served before a connection is made."""
         if self.serving.engine == "deepinfer":
             for note in require_startable(self.engine):
-                ui.line(f"  {note}")
+                ui.line(f"  note: {note.key}: {note.found}")
         host_settings(self.serving, self.engine, port=1, instance="", labels={}, record=self.record)
 
     def settings(self, server: HostServer) -> Settings:
