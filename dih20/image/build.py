@@ -17,18 +17,15 @@ from dih20.config import ImageConfig
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
-from dih20.image.archive import store_kind
-from dih20.image.build_record import StepTime, record
+from dih20.image.build_record import StepTime, record, step_time
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.dependencies import check_dependencies
-from dih20.image.normal_image import NormalImage, frame_of, normal_image, raw_image
+from dih20.image.finishing import finished
 from dih20.image.run_step import (
     ROLE,
     StepRun,
-    image_config,
     remove_leftovers,
     run_step,
-    seal,
 )
 from dih20.image.staging import Stage, local_folder
 from dih20.image.step_plan import (
@@ -128,10 +125,10 @@ def build_image(
                 )
             done.append(plan)
             images.append((step.name, current))
-            times.append(_time_of(plan, line.seconds))
+            times.append(step_time(plan, line.seconds))
         identity = done[-1].key
         wanted = {**final_labels(lock, base, identity), **(labels or {})}
-        found = _finished(ui, client, config, below, images, wanted, there)
+        found = finished(ui, client, config, below, images, wanted, there)
         tag = f"{config.name}:{identity[:12]}"
         if not fresh:
             with ui.step("tag", tag) as line:
@@ -149,13 +146,6 @@ def build_image(
             step_images=tuple(images),
             layers=found.steps,
         )
-
-
-def _time_of(plan: StepPlan, seconds: float) -> StepTime:
-    found = plan.hit is not None
-    return StepTime(
-        name=plan.step.name, key=plan.key, hit=found, why=plan.why, seconds=round(seconds, 2)
-    )
 
 
 def make_plan(
@@ -176,7 +166,9 @@ def make_plan(
             Action(verb="run", target=f"step {plan.step.name}", why=plan.why, needed=needed)
         )
     tag = f"{config.name}:{plans[-1].key[:12]}"
-    actions.append(Action(verb="tag", target=tag, needed=actions[-1].needed))
+    needed = actions[-1].needed
+    actions.append(Action(verb="normalise", target=f"{len(plans)} layers of ours", needed=needed))
+    actions.append(Action(verb="tag", target=tag, needed=needed))
     return Plan(title=f"build {config.name} on {base.name}", actions=tuple(actions))
 
 
@@ -246,28 +238,3 @@ def _run(
             debs=plan.inputs.debs,
         )
         return run_step(ui, client, run, labels)
-
-
-def _finished(
-    ui: Console,
-    client: docker.DockerClient,
-    config: ImageConfig,
-    base: str,
-    images: Sequence[tuple[str, str]],
-    labels: Mapping[str, str],
-    there: HostNormal | None,
-) -> NormalImage:
-    """Give the image with what it is said to be, in its normal form."""
-    refuse_stubs(
-        [f"{name}={value}" for name, value in config.environment.items()], f"image {config.name}"
-    )
-    raw = raw_image(client, base, images)
-    said = image_config(client, raw.id, env=config.environment, labels=labels)
-    if store_kind(client) == "containerd":
-        ui.warn(
-            "this engine keeps images in containerd: the image keeps the times of its build, and another "
-            "id than on other engines (docs/reproducible.md)"
-        )
-        return NormalImage(id=seal(client, raw.id, said), steps=raw.steps)
-    frame = frame_of(client, base, said, [name for name, _ in images])
-    return normal_image(ui, client, raw, frame, there)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dih20.paths import build_dir
+
+if TYPE_CHECKING:
+    from dih20.image.step_plan import StepPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +21,17 @@ class StepTime:
     hit: bool
     why: str
     seconds: float | None
+
+
+def step_time(plan: StepPlan, seconds: float) -> StepTime:
+    """Give the time of a step as the build had it."""
+    return StepTime(
+        name=plan.step.name,
+        key=plan.key,
+        hit=plan.hit is not None,
+        why=plan.why,
+        seconds=round(seconds, 2),
+    )
 
 
 def record(identity: str, steps: list[StepTime], normalise_s: float) -> None:

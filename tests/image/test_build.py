@@ -304,10 +304,11 @@ def test_a_plan_shows_what_would_run_and_runs_nothing(
     assert [(a.verb, a.needed) for a in plan.actions] == [
         ("use", False),
         ("run", True),
+        ("normalise", True),
         ("tag", True),
     ]
     unknown = make_plan(None, stand_in_config, small_lock, steps)
-    assert [action.mark for action in unknown.actions] == ["=", "?", "?"]
+    assert [action.mark for action in unknown.actions] == ["=", "?", "?", "?"]
     assert {image.id for image in engine.images.list(all=True)} == images
 
 

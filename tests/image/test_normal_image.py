@@ -25,9 +25,10 @@ from dih20.image.archive.raw_layer import TarLayer
 from dih20.image.archive.saved_layers import read_saved
 from dih20.image.archive.streams import ChunkReader
 from dih20.image.build import build_image
+from dih20.image.image_frame import base_history, frame_of
 from dih20.image.layer_folders import folder_paths
 from dih20.image.newest import newest
-from dih20.image.normal_image import base_history, frame_of, normal_image, raw_image
+from dih20.image.normal_image import normal_image, raw_image
 from dih20.image.run_step import image_config
 from dih20.lock import Lock
 
