@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -166,16 +167,17 @@ def ask(canary: Canary, build: Callable[[], Reference], count: int) -> dict[str,
 def with_table(text: str, evidence: dict[str, Any]) -> str:
     """Give the guide with its table as the evidence has it."""
     rows = [
-        "| fault, in every layer | | answers right | first token right | mean log-prob | at 1e-5 | an answer |",
-        "|---|---|---|---|---|---|---|",
+        "| fault, in every layer | | right | first token right | steps not finite | mean log-prob | at 1e-5 | asked for the capital of China |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for each in evidence["symptoms"]:
-        asked, sample = each["asked"], each["samples"][0]
-        mean = each["log_prob_mean"]
+        asked, mean = each["asked"], each["log_prob_mean"]
+        got = re.sub(r"(<[^>]*>)+", "...", each["samples"][0]["got"])
         rows.append(
             f"| {each['fault']} | {each['hypothesis']} | {each['right']} of {asked} | "
-            f"{each['first_token_right']} of {asked} | {'none' if mean is None else f'{mean:.2f}'} | "
-            f"{each['log_prob_mean_at_temperature_1e-5']:.2f} | `{sample['got'] or ' '}` |"
+            f"{each['first_token_right']} of {asked} | {each['steps_not_finite']} of {each['steps']} | "
+            f"{'none' if mean is None else f'{mean:.2f}'} | "
+            f"{each['log_prob_mean_at_temperature_1e-5']:.2f} | {got} |"
         )
     head, rest = text.split(_MARKS[0])
     return head + _MARKS[0] + "\n".join(rows) + "\n" + _MARKS[1] + rest.split(_MARKS[1])[1]

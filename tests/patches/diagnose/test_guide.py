@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_the_table_of_symptoms_is_that_of_the_evidence_file() -> None:
     assert healthy["right"] == healthy["asked"] >= 24
 
 
-def test_a_fault_in_every_layer_is_really_in_every_layer() -> None:
+def test_every_fault_of_the_table_acts_and_the_first_in_every_layer() -> None:
     import torch
 
     from bench.garbage import SYMPTOMS, broken_everywhere
@@ -37,15 +38,20 @@ def test_a_fault_in_every_layer_is_really_in_every_layer() -> None:
     torch.set_num_threads(1)
     base = canary_base()
     healthy = base.reference(no_tap)
+    tokens, following = base.tokens[:, :9], base.tokens[:, 9:10]
+
+    def logits(model: Any) -> Any:
+        kept = model.new_cache()
+        return torch.cat([model.extend(tokens, kept), model.extend(following, kept)], dim=1)
+
+    with torch.no_grad():
+        right = logits(healthy)
+        for symptom in SYMPTOMS:
+            same = torch.equal(logits(broken_everywhere(base, symptom.injectors)()), right)
+            assert same == (not symptom.injectors), symptom.fault
     masked = broken_everywhere(base, SYMPTOMS[1].injectors)()
     for mine, theirs in zip(masked._attention, healthy._attention, strict=True):
         assert type(mine) is not type(theirs)
-    same = broken_everywhere(base, ())()
-    tokens = base.tokens[:, :9]
-    with torch.no_grad():
-        right = healthy.extend(tokens, healthy.new_cache())
-        assert torch.equal(same.extend(tokens, same.new_cache()), right)
-        assert not torch.equal(masked.extend(tokens, masked.new_cache()), right)
 
 
 def test_every_hypothesis_and_every_edit_is_explained() -> None:
