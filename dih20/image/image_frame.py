@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from dih20.image.archive.normal_config import ImageFrame
 
 if TYPE_CHECKING:
     import docker
+
+_MAY_LEAVE_FOLDERS = re.compile(r"\b(WORKDIR|RUN|COPY|ADD)\b")
 
 
 def frame_of(
@@ -32,17 +35,27 @@ def frame_of(
 def base_history(entries: Sequence[Mapping[str, Any]], layers: int) -> tuple[dict[str, Any], ...]:
     """Give a base's history as an engine tells it, the oldest first, one entry with a layer for each layer.
 
-    The engine does not say which entries have a layer, only their sizes; where that does not add up,
-    the layers get entries without a story, since a wrong count makes an engine refuse its history.
+    The engine does not say which entries have a layer, only their sizes. One of size 0 may be a folder
+    and no more, as WORKDIR leaves it; where the count still does not fit, the layers get entries
+    without a story, since an engine refuses a history of another length.
     """
-    told: list[dict[str, Any]] = []
-    for entry in reversed(entries):
-        when = datetime.datetime.fromtimestamp(int(entry["Created"]), datetime.UTC)
-        said: dict[str, Any] = {"created": when.strftime("%Y-%m-%dT%H:%M:%SZ")}
-        for key, name in (("CreatedBy", "created_by"), ("Comment", "comment")):
-            if entry.get(key):
-                said[name] = entry[key]
-        told.append(said if entry["Size"] else {**said, "empty_layer": True})
-    if sum("empty_layer" not in entry for entry in told) == layers:
-        return tuple(told)
-    return tuple({"created_by": f"layer {number} of the base"} for number in range(1, layers + 1))
+    oldest_first = list(reversed(entries))
+    with_layer = {n for n, entry in enumerate(oldest_first) if entry["Size"]}
+    if len(with_layer) < layers:
+        with_layer |= {
+            n
+            for n, entry in enumerate(oldest_first)
+            if _MAY_LEAVE_FOLDERS.search(str(entry.get("CreatedBy") or ""))
+        }
+    if len(with_layer) != layers:
+        return tuple({"created_by": f"layer {n} of the base"} for n in range(1, layers + 1))
+    return tuple(_told(entry, n in with_layer) for n, entry in enumerate(oldest_first))
+
+
+def _told(entry: Mapping[str, Any], has_layer: bool) -> dict[str, Any]:
+    when = datetime.datetime.fromtimestamp(int(entry["Created"]), datetime.UTC)
+    said: dict[str, Any] = {"created": when.isoformat().replace("+00:00", "Z")}
+    for key, name in (("CreatedBy", "created_by"), ("Comment", "comment")):
+        if entry.get(key):
+            said[name] = entry[key]
+    return said if has_layer else {**said, "empty_layer": True}

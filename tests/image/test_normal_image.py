@@ -72,6 +72,21 @@ def test_a_bases_history_has_one_entry_with_a_layer_for_each_layer() -> None:
         {"created": "1970-01-01T00:00:20Z", "created_by": "CMD", "empty_layer": True},
     )
     assert [("empty_layer" in e) for e in base_history(told, 2)] == [False, False]
+    assert [e["created_by"] for e in base_history(told, 2)] == [
+        "layer 1 of the base",
+        "layer 2 of the base",
+    ]
+
+
+def test_a_folder_made_by_workdir_is_a_layer_although_the_engine_calls_it_empty() -> None:
+    told = [
+        {"Created": 3, "CreatedBy": "ENV A=1", "Size": 0},
+        {"Created": 2, "CreatedBy": "WORKDIR /workspace", "Size": 0},
+        {"Created": -62135596800, "CreatedBy": "ADD rootfs", "Size": 5},
+    ]
+    history = base_history(told, 2)
+    assert [("empty_layer" in entry) for entry in history] == [False, False, True]
+    assert history[0]["created"] == "0001-01-01T00:00:00Z"
 
 
 def _layer(*names: str) -> bytes:
