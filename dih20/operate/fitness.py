@@ -11,6 +11,7 @@ from dih20.deploy.container import RUN_FOLDER
 from dih20.doctor.registry import Finding
 from dih20.errors import UnfitToServe
 from dih20.hosts.facts import gpu
+from dih20.hosts.facts.system import listening_ports
 from dih20.operate.hosted import HostServer, Session
 from dih20.serve.settings import Settings
 
@@ -141,10 +142,8 @@ def tool_findings(said: str, cache: str, host: HostConfig) -> Iterator[Finding]:
 
 def _port(session: Session, old: HostServer | None) -> Iterator[Finding]:
     """Say who listens on the port: nobody, or the server that is about to be stopped."""
-    listening = session.runner.run(
-        ["sh", "-c", 'ss -Hltnp "sport = :$1" 2>/dev/null', "sh", str(session.port)], check=False
-    ).text.strip()
-    if not listening:
+    taken = listening_ports().ask(session.runner)
+    if taken is not None and session.port not in taken:
         yield Finding.ok(f"port {session.port} is free")
         return
     ours = old.settings().get("instance") if old else None
@@ -155,8 +154,13 @@ def _port(session: Session, old: HostServer | None) -> Iterator[Finding]:
     if old is not None and reply is None:
         yield Finding.ok(f"port {session.port} is listened on, and {old.name} runs")
         return
+    if taken is None:
+        yield Finding.not_run(f"{session.host.name} does not say which ports are listened on")
+        return
+    who = ["sh", "-c", 'ss -Hltnp "sport = :$1" 2>/dev/null', "sh", str(session.port)]
+    listening = " ".join(session.runner.run(who, check=False).text.split())[:200]
     yield Finding.fail(
-        f"port {session.port} on {session.host.name} is taken: {' '.join(listening.split())[:200]}",
+        f"port {session.port} on {session.host.name} is taken: {listening or 'by whom, is not known'}",
         expected="a free port: another server's 200 must not pass for this one's",
         remedy=f"stop it, or change ports in configs/hosts/{session.host.name}.yaml",
     )
