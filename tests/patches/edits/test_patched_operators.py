@@ -36,8 +36,10 @@ def test_prefill_logits_take_the_chunk_of_every_row_and_its_candidates(
     patched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
+    signature = inspect.signature(operator("mqa_logits_prefill").mqa_logits_prefill)
 
     def logits(*arguments: Any, **keywords: Any) -> str:
+        signature.bind(*arguments, **keywords)
         seen.update(keywords, arguments=arguments)
         return "logits"
 
