@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.serve_load import Scenario, quantiles_of, wrong_with
+from bench.overhead_histogram import quantiles_of
+from bench.serve_streams import Scenario, wrong_with
 from bench.sse_streams import Stream, StreamProtocol, percentiles, run_stream
 from tests.serve.running import Server, descendants, is_alive
 
