@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dih20 import __version__
-from dih20.errors import EngineStartFailed, GateFailed, RankLost, ServeError
+from dih20.errors import ConfigError, EngineStartFailed, GateFailed, RankLost, ServeError
 from dih20.serve.fleet import Fleet
 from dih20.serve.gate.asking import Verdict, ask_all, known_prompt
 from dih20.serve.gate.questions import known_questions
@@ -28,6 +28,7 @@ from dih20.serve.text.codec import Codec
 from dih20.serve.text.tokenising import Tokenising
 
 _LOOK_EVERY_S, _GPUS_EVERY_S = 0.25, 5.0
+_CANARY_TOKENS = 1024  # no real checkpoint has so small a vocabulary
 CANARY_FOLDER = Path(__file__).parents[2] / "v41" / "canary" / "data"
 
 
@@ -44,6 +45,12 @@ class Service:
         self.codec = Codec.load(
             settings.model or CANARY_FOLDER, canary=settings.gate.answers is None
         )
+        if reason := settings.why_not(is_canary=len(self.codec.table) <= _CANARY_TOKENS):
+            raise ConfigError(
+                found=reason,
+                expected="ranks: 1, or the canary",
+                remedy="see docs/serving.md; with a real checkpoint, name gate.answers too",
+            )
         self.questions, self._remark = known_questions(settings)
         for question in self.questions:
             known_prompt(self.codec, question)  # what cannot be asked is said before the start

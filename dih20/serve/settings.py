@@ -80,16 +80,22 @@ class Settings(Part):
 
     @model_validator(mode="after")
     def _no_engram_over_several_gpus(self) -> Settings:
-        """Refuse what a later version brings: Engram's tables spread over several GPUs.
-
-        The canary's tables are small enough for a copy on each; its gate has no answers file.
-        """
-        if self.engine == "deepinfer" and self.ranks > 1 and self.gate.answers is not None:
-            raise ValueError(
-                f"a real checkpoint on {self.ranks} GPUs needs Engram over several GPUs, which "
-                "the engine deepinfer does not have yet; it serves the canary, or one GPU"
-            )
+        """Refuse what a later version brings, before anything is read of the checkpoint."""
+        if self.gate.answers is not None and (reason := self.why_not(is_canary=False)):
+            raise ValueError(reason)
         return self
+
+    def why_not(self, *, is_canary: bool) -> str | None:
+        """Give why this checkpoint cannot be served by so many ranks, or None.
+
+        The canary's Engram tables are small enough for a copy on each GPU.
+        """
+        if self.engine != "deepinfer" or self.ranks == 1 or is_canary:
+            return None
+        return (
+            f"a real checkpoint on {self.ranks} GPUs needs Engram over several GPUs, which "
+            "the engine deepinfer does not have yet; it serves the canary, or one GPU"
+        )
 
 
 def load_settings(path: Path) -> Settings:

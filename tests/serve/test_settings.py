@@ -10,6 +10,7 @@ import pytest
 
 from dih20.errors import ConfigError
 from dih20.serve.secrets import Secret
+from dih20.serve.service import Service
 from dih20.serve.settings import load_settings, load_tokens
 
 
@@ -45,6 +46,20 @@ def test_an_empty_file_serves_the_canary_to_this_machine_only(tmp_path: Path) ->
 def test_a_wrong_setting_is_refused_by_key(tmp_path: Path, values: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         load_settings(written(tmp_path, values))
+
+
+def test_a_real_checkpoint_without_answers_is_no_canary(tmp_path: Path) -> None:
+    names = {f"t{number}": number for number in range(2000)}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": names, "merges": []},
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    values = {"engine": "deepinfer", "ranks": 8, "model": str(tmp_path)}
+    with pytest.raises(ConfigError, match="Engram over several GPUs"):
+        Service(load_settings(written(tmp_path, values)))
 
 
 def test_the_canary_may_be_served_on_several_gpus(tmp_path: Path) -> None:
