@@ -1,6 +1,7 @@
 """Measure what giving an image its normal form costs: rate, memory, share of a cold build, a hit.
 
     .venv/bin/python bench/normalise.py            writes bench/results/cpu/normalise.json
+    .venv/bin/python bench/normalise.py --stream   measures the stream again and keeps the rest
 
 The stream is synthetic: a base of many gigabytes that is the same block again and again, so that
 making it costs nothing, and three layers of ours. The cold build is real: an empty engine and an
@@ -41,26 +42,36 @@ _BLOCK = random.Random(0).randbytes(2 << 20)
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
+    if sys.argv[1:] in (["known"], ["new"]):
         print(json.dumps(measure_stream(is_known=sys.argv[1] == "known")))
         return
-    result = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": _run("git", "-C", str(REPOSITORY), "rev-parse", "HEAD").strip(),
-        "machine": {
-            "cores": os.cpu_count(),
-            "system": platform.platform(terse=True),
-            "load_average_before": round(os.getloadavg()[0], 1),
-        },
-        # Each in a process of its own: the peak of memory is that of a process.
-        "stream": {
-            name: json.loads(_run(sys.executable, __file__, name)) for name in ("known", "new")
-        },
-        "cold_build": measure_build(),
+    result: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "system": platform.platform(terse=True)},
+        "stream": {},
+        "cold_build": {},
     }
+    if only_stream := sys.argv[1:] == ["--stream"]:
+        result |= json.loads(RESULT.read_text())
+    # Each in a process of its own: the peak of memory is that of a process.
+    result["stream"] = {
+        name: _stamped(json.loads(_run(sys.executable, __file__, name)))
+        for name in ("known", "new")
+    }
+    if not only_stream:
+        result["cold_build"] = _stamped(measure_build())
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
+
+
+def _stamped(measured: dict[str, Any]) -> dict[str, Any]:
+    """Add when, from which commit and beside how much other work it was measured."""
+    return {
+        **measured,
+        "load_average": round(os.getloadavg()[0], 1),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": _run("git", "-C", str(REPOSITORY), "rev-parse", "HEAD").strip(),
+    }
 
 
 def measure_stream(*, is_known: bool) -> dict[str, Any]:
@@ -79,20 +90,23 @@ def measure_stream(*, is_known: bool) -> dict[str, Any]:
     started, cpu = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory(dir=cache_dir()) as spool:
         stream = cast(BinaryIO, ChunkReader(_saved(base, own)))
-        with read_saved(stream, base=base, wanted=own, known=names, spool_dir=Path(spool)) as saved:
+        with read_saved(
+            stream, base=base, wanted=own, known=names, spool_dir=Path(spool), spool_up_to=1 << 30
+        ) as saved:
             parts["read_s"] = round(time.monotonic() - started, 2)
             layers = [OwnLayer(diff_id=diff_id, raw=saved.layers[diff_id]) for diff_id in own]
             archive = NormalArchive(frame=frame, base=base, own=layers)
             written = sum(len(chunk) for chunk in archive.chunks())
-    seconds = time.monotonic() - started
+    seconds, cpu_s = time.monotonic() - started, time.process_time() - cpu
     return {
         "stream_bytes": total,
         "own_bytes": written,
         "own_files": OWN_LAYERS * FILES,
         "seconds": round(seconds, 2),
         **parts,
-        "cpu_s": round(time.process_time() - cpu, 2),
         "mb_per_s": round(total / 1e6 / seconds),
+        "cpu_s": round(cpu_s, 2),
+        "mb_per_cpu_s": round(total / 1e6 / cpu_s),
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
     }
 
@@ -167,14 +181,15 @@ def measure_build() -> dict[str, Any]:
     assert first == second, f"{first} is not {second}"
     seconds = {f"{step.verb} {step.target}": round(step.seconds, 1) for step in cold}
     normal = next(step for step in cold if step.verb == "normalise")
+    steps_s = sum(step.seconds for step in cold if step.verb == "layer")
     return {
         "seconds": round(cold_s, 1),
         "parts_s": seconds,
         "image_bytes": size,
         "normalise": {"seconds": round(normal.seconds, 1), **normal.details},
         "share": round(normal.seconds / cold_s, 3),
+        "share_of_steps_alone": round(normal.seconds / (steps_s + normal.seconds), 3),
         "again_with_only_hits_s": round(again_s, 2),
-        "load_average_after": round(os.getloadavg()[0], 1),
     }
 
 

@@ -29,8 +29,8 @@ _SCRIPT = """
 docker=$1 image=$2 folder=$3
 shift 3
 { "$docker" run --rm --interactive --network none --log-driver none --cap-add SYS_ADMIN --user 0 \\
-    --entrypoint python3 --volume "$folder:/mnt/program:ro" "$@" "$image" \\
-    /mnt/program/normal.zip /mnt/program/wanted.json 2>"$folder/report" </dev/null
+    --security-opt label=disable --entrypoint python3 --volume "$folder:/mnt/program:ro" "$@" "$image" \\
+    -I /mnt/program/normal.zip /mnt/program/wanted.json 2>"$folder/report" </dev/null
   echo $? >"$folder/code"; } | "$docker" load --quiet >/dev/null || echo "docker load exited $?" >>"$folder/report"
 cat -- "$folder/report"
 exit "$(cat -- "$folder/code")"

@@ -181,10 +181,25 @@ def readable_layers(
     with ui.progress("save", None) as advance:
         chunks = client.api.get_image(image, chunk_size=SAVE_CHUNK_BYTES)
         stream = cast(BinaryIO, ChunkReader(iter(chunks), advance))
-        saved = read_saved(stream, base=base, wanted=wanted, known=known, spool_dir=spool)
+        most = _most_bytes(client, image, len(base))
+        try:
+            saved = read_saved(
+                stream, base=base, wanted=wanted, known=known, spool_dir=spool, spool_up_to=most
+            )
+        except ImageError:
+            file_names.forget()  # it may be a name that was learnt wrongly
+            raise
     with saved:
         file_names.remember({**known, **saved.names})
         yield saved.layers, "the engine's save stream"
+
+
+def _most_bytes(client: docker.DockerClient, image: str, base_layers: int) -> int:
+    """Give what no layer above the base can exceed as a tar, by the sizes that the engine tells."""
+    facts = client.images.get(image)
+    own = len(facts.attrs["RootFS"].get("Layers") or ()) - base_layers
+    sizes = [int(entry["Size"]) for entry in facts.history() if entry["Size"]][: max(own, 1)]
+    return 2 * max(sizes, default=0) + (1 << 30)  # headers take 1.5 kB a file, the names some more
 
 
 def _counted(archive: NormalArchive, advance: Any) -> Iterator[bytes]:

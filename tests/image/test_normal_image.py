@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -146,6 +147,32 @@ def test_a_layer_whose_file_name_is_known_is_not_read_again(tmp_path: Path) -> N
     wanted, base = [_digest(OWN)], [_digest(BASE)]
     with read_saved(stream, base=base, wanted=wanted, known=known, spool_dir=tmp_path) as saved:
         assert saved.hashed_base == set()
+
+
+def test_a_layer_too_large_to_be_ours_is_hashed_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = _many(3, 20_000)
+    stream = _saved({"1/layer.tar": large, "2/layer.tar": OWN})
+    kept: list[Path] = []
+    real = tempfile.TemporaryFile
+
+    def counted(dir: Path) -> Any:
+        kept.append(dir)
+        return real(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", counted)
+    with read_saved(
+        stream,
+        base=[_digest(large)],
+        wanted=[_digest(OWN)],
+        known={},
+        spool_dir=tmp_path,
+        spool_up_to=len(OWN),
+    ) as saved:
+        assert saved.hashed_base == {_digest(large)}
+        assert list(saved.layers) == [_digest(OWN)]
+    assert len(kept) == 1
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def read_saved(
     wanted: Collection[str],
     known: Mapping[str, str],
     spool_dir: Path,
+    spool_up_to: int = 1 << 62,
 ) -> SavedLayers:
     """Read a save stream to its end.
 
@@ -59,6 +60,7 @@ def read_saved(
         base: diff ids of the base; the image must begin with them.
         wanted: diff ids of the layers to keep.
         known: file names of the stream whose diff id was learnt before.
+        spool_up_to: a layer of more bytes cannot be wanted, and is hashed without being kept.
     """
     saved = SavedLayers()
     texts: dict[str, bytes] = {}
@@ -71,7 +73,8 @@ def read_saved(
                     continue
                 told = _told(member.name, known)
                 if told in wanted or told in base or _is_layer(member):
-                    _take(saved, tar, member, told, wanted, base, spool_dir)
+                    spool = spool_dir if member.size <= spool_up_to else None
+                    _take(saved, tar, member, told, wanted, base, spool)
                 elif member.size <= _SMALL:
                     texts[member.name] = _content(tar, member).read()
         for block in blocks(stream):  # the engine ends its answer only when all of it was read
@@ -98,23 +101,27 @@ def _take(
     told: str | None,
     wanted: Collection[str],
     base: Sequence[str],
-    spool_dir: Path,
+    spool_dir: Path | None,
 ) -> None:
     saved.read_bytes += member.size
     if told is not None and told not in wanted:
         saved.names[member.name] = told
         return
     hashed = HashingReader(_content(tar, member))
-    spool = cast(BinaryIO, tempfile.TemporaryFile(dir=spool_dir))  # noqa: SIM115 - may outlive this
+    spool = None
+    if spool_dir:
+        spool = cast(BinaryIO, tempfile.TemporaryFile(dir=spool_dir))  # noqa: SIM115 - may outlive this
     for block in blocks(cast(BinaryIO, hashed)):
-        spool.write(block)
+        if spool:
+            spool.write(block)
     diff_id = hashed.digest
     saved.names[member.name] = diff_id
-    if diff_id in wanted and diff_id not in saved.layers:
+    if spool and diff_id in wanted and diff_id not in saved.layers:
         spool.flush()
         saved.keep(diff_id, spool)
         return
-    spool.close()
+    if spool:
+        spool.close()
     if diff_id in base:
         saved.hashed_base.add(diff_id)
 
