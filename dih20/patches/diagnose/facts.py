@@ -11,6 +11,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -99,12 +100,13 @@ def read_tree(root: Path) -> TreeFacts:
     return TreeFacts(root=root, changed=changed, functions=functions, unreadable=unreadable)
 
 
-def functions_of(file: str, text: str) -> list[Function]:
+@lru_cache(maxsize=128)
+def functions_of(file: str, text: str) -> tuple[Function, ...]:
     """Give the facts of each function of a module."""
     module = parse(text)
     reader = _Reader(file, module)
     module.module.visit(reader)
-    return reader.functions
+    return tuple(reader.functions)
 
 
 def _python_files(root: Path) -> Iterator[Path]:
