@@ -39,11 +39,20 @@ _MENDS = {
 
 
 def require_fit(
-    ui: Console, candidate: HostServer, settings: Settings, *, old: HostServer | None
+    ui: Console,
+    candidate: HostServer,
+    settings: Settings,
+    *,
+    old: HostServer | None,
+    going_back: bool = False,
 ) -> None:
-    """Raise UnfitToServe that lists everything in the way of a start; nothing is stopped for it."""
+    """Raise UnfitToServe that lists everything in the way of a start; nothing is stopped for it.
+
+    Args:
+        going_back: the container served before, so that limits of its own are no reason against it.
+    """
     with ui.step("check", f"container {candidate.name} before the start") as step:
-        findings = list(_findings(candidate, settings, old))
+        findings = list(_findings(candidate, settings, old, going_back=going_back))
         failed = [finding for finding in findings if finding.status == "fail"]
         step.note = f"{len(findings)} things looked at"
     for finding in findings:
@@ -59,10 +68,10 @@ def require_fit(
 
 
 def _findings(
-    candidate: HostServer, settings: Settings, old: HostServer | None
+    candidate: HostServer, settings: Settings, old: HostServer | None, *, going_back: bool
 ) -> Iterator[Finding]:
     session = candidate.session
-    yield from creation_findings(candidate.made, session.host)
+    yield from creation_findings(candidate.made, session.host, going_back=going_back)
     if settings.engine == "deepinfer":
         folder = settings.environment.get(CACHE, "")
         said = _output(candidate.made, ["/bin/sh", "-c", TOOLS, "sh", folder or "/nonexistent"])
@@ -78,8 +87,10 @@ def _findings(
         yield from _gpus(session)
 
 
-def creation_findings(made: Container, host: HostConfig) -> Iterator[Finding]:
-    """Judge what is fixed when a container is created."""
+def creation_findings(
+    made: Container, host: HostConfig, *, going_back: bool = False
+) -> Iterator[Finding]:
+    """Judge what is fixed when a container is created; an older one may have other log limits, but must have some."""
     attributes: Mapping[str, Any] = made.attrs
     settings = attributes["HostConfig"]
     again = f"needs re-create: run `./inv deploy --host {host.name} --replace`"
@@ -91,9 +102,11 @@ def creation_findings(made: Container, host: HostConfig) -> Iterator[Finding]:
         )
     wanted = {"max-size": host.log.max_size, "max-file": str(host.log.max_file)}
     log = settings.get("LogConfig") or {}
-    if log.get("Type") != "json-file" or (log.get("Config") or {}) != wanted:
-        yield Finding.fail(
-            f"the container's log is {log.get('Type')} with {log.get('Config') or 'no limit'}",
+    limits = log.get("Config") or {}
+    if log.get("Type") != "json-file" or limits != wanted:
+        say = Finding.warn if going_back and wanted.keys() <= limits.keys() else Finding.fail
+        yield say(
+            f"the container's log is {log.get('Type')} with {limits or 'no limit'}",
             expected=f"json-file with {wanted}, as configs/hosts/{host.name}.yaml says",
             remedy=f"log limits are fixed when a container is created: {again}",
         )

@@ -113,10 +113,16 @@ def _is_steady(server: HostServer, settings: Settings) -> bool:
 
 
 def _put_in_service(
-    ui: Console, session: Session, new: HostServer, old: HostServer | None, settings: Settings
+    ui: Console,
+    session: Session,
+    new: HostServer,
+    old: HostServer | None,
+    settings: Settings,
+    *,
+    going_back: bool = False,
 ) -> Ready:
     """Check the candidate while the old one serves; then change over."""
-    require_fit(ui, new, settings, old=old)
+    require_fit(ui, new, settings, old=old, going_back=going_back)
     if settings.gate.answers is not None:
         send_answers(new)
     before = None if old is None else Choice(server=old, settings=old.settings())
@@ -184,7 +190,7 @@ def rollback(ui: Console, host: str, *, only_plan: bool) -> dict[str, Any]:
             return plan.as_dict()
         with deploy_lock(session.runner, session.host.work_dir, f"rollback to {previous}"):
             _wake(new)
-            ready = _put_in_service(ui, session, new, old, settings)
+            ready = _put_in_service(ui, session, new, old, settings, going_back=True)
             _exchange_names(session, new)
         _how_to_ask(ui, session, settings)
         return _told(session, settings, ready)

@@ -75,6 +75,15 @@ def test_what_is_fixed_at_creation_needs_a_re_create_and_says_so(
     assert "--replace" in remedy
 
 
+def test_going_back_takes_an_older_container_with_its_own_limits_but_none_without() -> None:
+    older = made(LogConfig={"Type": "json-file", "Config": {"max-size": "1g", "max-file": "2"}})
+    found = list(creation_findings(older, production_host(), going_back=True))
+    assert [f.status for f in found] == ["warn", "ok"]
+    without = made(LogConfig={"Type": "json-file", "Config": {}})
+    found = list(creation_findings(without, production_host(), going_back=True))
+    assert [f.status for f in found] == ["fail", "ok"]
+
+
 def test_a_container_of_an_older_version_has_no_folder_of_its_own() -> None:
     container = made()
     container.attrs["Mounts"] = []
