@@ -96,9 +96,16 @@ def _look(
 def _own_layers(entries: Sequence[Mapping[str, Any]], diff_ids: Sequence[str]) -> dict[str, str]:
     """Give each step, the lowest first, with its layer, "" for a step that left none."""
     ours = [entry for entry in entries if _step_of(entry)]
-    with_layer = [_step_of(entry) for entry in ours if entry.get("Comment") != NO_LAYER]
+    with_layer = [_step_of(entry) for entry in ours if _has_layer(entry)]
     layers = dict(zip(with_layer, diff_ids[len(diff_ids) - len(with_layer) :], strict=True))
     return {_step_of(entry): layers.get(_step_of(entry), "") for entry in ours}
+
+
+def _has_layer(entry: Mapping[str, Any]) -> bool:
+    """Say whether a step left a layer: an image in its normal form tells, else only the size does."""
+    if entry.get("Comment") == NO_LAYER:
+        return False
+    return bool(entry["Size"]) or str(entry.get("CreatedBy") or "").startswith(_MARK)
 
 
 def _step_of(entry: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image.build import build_image
 from dih20.image.build_record import StepTime, record, recorded
-from dih20.image.report import _chosen, report_on
+from dih20.image.report import _chosen, _own_layers, report_on
 from dih20.lock import Lock
 
 ADDS = "mkdir /opt/a && head -c 3000000 /dev/zero > /opt/a/large && echo x > /opt/a/small && rm /etc/issue\n"
@@ -53,6 +53,22 @@ def test_a_report_tells_layers_files_times_and_hits(
     assert again["hits"] == 3
     assert again["layers"][1]["seconds"] == adds["seconds"], "the time of when it was made"
     assert _chosen(engine, "").id == built.id
+
+
+def test_layers_belong_to_the_steps_that_left_one() -> None:
+    base = {"CreatedBy": "ADD", "Size": 5}
+    normal = [
+        base,
+        {"CreatedBy": "dih20 step 1", "Comment": "no layer", "Size": 0},
+        {"CreatedBy": "dih20 step 2", "Comment": "", "Size": 0},
+    ]
+    assert _own_layers(normal, ["b", "x"]) == {"1": "", "2": "x"}
+    raw = [
+        base,
+        {"CreatedBy": "", "Comment": "dih20 step 1", "Size": 0},
+        {"CreatedBy": "", "Comment": "dih20 step 2", "Size": 7},
+    ]
+    assert _own_layers(raw, ["b", "x"]) == {"1": "", "2": "x"}
 
 
 @pytest.mark.docker
