@@ -24,6 +24,9 @@ import invoke
 from dih20 import errors
 from dih20.paths import build_dir, shown
 
+# annotations as task modules have them: `from __future__ import annotations` leaves them text
+_NUMBERS: dict[Any, Callable[[str], Any]] = {"int": int, "float": float, int: int, float: float}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -65,8 +68,33 @@ def _signature(function: Callable[..., Any], changes: bool) -> inspect.Signature
         inspect.Parameter(flag, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
         for flag in flags
     ]
-    plain = [p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in own]
+    plain = [
+        p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD, default=_as_text(p)) for p in own
+    ]
     return inspect.Signature([context, *plain, *extra])
+
+
+def _as_text(parameter: inspect.Parameter) -> Any:
+    """Give a number's default as text: invoke would end in a trace on an option that is no number."""
+    return str(parameter.default) if parameter.annotation in _NUMBERS else parameter.default
+
+
+def _with_numbers(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Turn the text of number options into numbers; UsageError names the one that is none."""
+    values = dict(given)
+    for name, parameter in inspect.signature(function).parameters.items():
+        number = _NUMBERS.get(parameter.annotation)
+        if number is None or not isinstance(values.get(name), str):
+            continue
+        try:
+            values[name] = number(values[name])
+        except ValueError as fault:
+            raise errors.UsageError(
+                found=f"--{name.replace('_', '-')} {given[name]}",
+                expected="a whole number" if number is int else "a number",
+                remedy="correct the command line",
+            ) from fault
+    return values
 
 
 def _body(function: Callable[..., Any], task_name: str) -> Callable[..., Any]:
@@ -77,7 +105,7 @@ def _body(function: Callable[..., Any], task_name: str) -> Callable[..., Any]:
 
         ui = Console(as_json=json)
         try:
-            result = function(Run(ui=ui, plan=plan), *args, **kw)
+            result = function(Run(ui=ui, plan=plan), *args, **_with_numbers(function, kw))
         except errors.ToolError as error:
             ui.fail(error)
             ui.finish(task_name, None, error)

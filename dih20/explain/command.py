@@ -29,6 +29,12 @@ def explain(
                 remedy="leave out --host, or name the container that it is installed in",
             )
         return _wheel(ui, Path(name), sbom)
+    if not host and Path(name).exists():
+        raise UsageError(
+            found=f"{name} is there and is no wheel",
+            expected="a wheel file, or an image or container by name or id",
+            remedy="correct the name; `./inv image-report` and `docker ps -a` list what there is",
+        )
     with _engine(host, accept_host_key) as client:
         return _in_engine(ui, client, name, host or "this machine", sbom)
 

@@ -165,7 +165,13 @@ def _bound_port(file: Path, child: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise UnfitToServe when something listens on the port already."""
+    """Raise UnfitToServe when something listens on the port already; UsageError when it is none."""
+    if not 0 <= port <= 65535:
+        raise UsageError(
+            found=f"port {port}",
+            expected="0 to 65535; 0 takes any free one",
+            remedy="correct --port",
+        )
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -92,6 +92,13 @@ def test_an_error_of_ours_becomes_three_parts_and_its_exit_code(run: Invoke) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_an_option_that_is_no_number_is_named_without_a_trace(run: Invoke) -> None:
+    done = run("greet", "--times", "2x")
+    assert done.returncode == 2
+    assert done.stdout.startswith("error: --times 2x\n  expected: a whole number\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_an_error_with_json_is_in_the_object_too(run: Invoke) -> None:
     done = run("fail", "--json")
     assert done.returncode == 6

@@ -71,6 +71,12 @@ def test_a_wheel_file_alone_says_where_it_came_from(
     json.dumps(result)
 
 
+def test_a_file_that_is_no_wheel_is_named_before_an_engine_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(UsageError, match="is there and is no wheel"):
+        explain(Console(), str(tmp_path / "notes.txt"))
+
+
 def test_a_wheel_that_is_not_there_and_a_wheel_on_a_host_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file"):
         explain(Console(), str(tmp_path / "a.whl"))

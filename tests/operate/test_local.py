@@ -118,3 +118,9 @@ def test_a_pid_that_was_given_to_another_process_is_not_ours() -> None:
     gone.wait()
     time.sleep(0)
     assert processes.find(gone.pid) is None
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_a_usage_error(port: int) -> None:
+    with pytest.raises(UsageError, match=f"port {port}"):
+        local.require_free("127.0.0.1", port)
