@@ -46,7 +46,8 @@ def main() -> None:
             "cpu": _cpu(),
             "cores": os.cpu_count(),
             "system": platform.platform(terse=True),
-            "load_average_before": round(load_before, 2),
+            "load_average_before": round(load_before, 2),  # of others: latencies depend on it
+            "real_time_priority": os.sched_getscheduler(0) != os.SCHED_OTHER,
         },
         "gateway": [measure_streams(scenario) for scenario in SCENARIOS],
         "starts": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench.overhead_histogram import quantiles_of
+from bench.serve_load import RESULT, SCENARIOS
 from bench.serve_streams import Scenario, wrong_with
+from bench.serving_numbers import GUIDE, with_numbers
 from bench.sse_streams import Stream, StreamProtocol, percentiles, run_stream
 from tests.serve.running import Server, descendants, is_alive
 
@@ -107,3 +110,16 @@ def test_a_process_that_stays_is_named(tmp_path: Path) -> None:
         server.process.wait()
     assert not is_alive(server.process.pid)
     server.prove_nothing_is_left()
+
+
+def test_the_numbers_of_the_guide_are_those_of_the_result_file() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    assert with_numbers(text) == text, "run: python -m bench.serving_numbers"
+
+
+def test_no_stream_of_the_recorded_run_failed() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert [row["errors"] for row in result["gateway"]] == [[]] * len(SCENARIOS)
+    assert result["starts"]["canary"]["first_token_s"] < 2
+    for row in result["starts"].values():
+        assert row["engine_ready_to_readyz_s"] < row["known_answer_run_s"] + 1
