@@ -12,6 +12,7 @@ from dih20.console import Console
 from dih20.errors import NotReproducible, UsageError
 from dih20.image.steps import Step
 from dih20.lock import Lock
+from dih20.paths import REPOSITORY
 from dih20.rebuild import image as image_check
 from dih20.rebuild.choice import checker
 from dih20.rebuild.image import KEPT, ImageCheck, judged
@@ -127,3 +128,13 @@ def test_a_plan_builds_nothing(ui: Console) -> None:
     assert [(action["verb"], action["target"]) for action in plan["actions"]] == [
         ("build twice", "di-ci")
     ]
+
+
+def test_the_committed_evidence_shows_one_id_in_five_double_builds() -> None:
+    shown = json.loads((REPOSITORY / "docs/evidence/reproducible-image.json").read_text())
+    ids = {pair[which]["id"] for pair in shown["pairs"] for which in ("first", "second")}
+    assert len(shown["pairs"]) == 5
+    assert shown["ids"] == list(ids)
+    assert all(pair["second"]["written_bytes"] > 1e9 for pair in shown["pairs"]), (
+        "nothing was reused"
+    )
