@@ -13,7 +13,7 @@ from tests.serve.exchange import post
 from tests.serve.running import Server
 
 HOSTILE = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
-LOADING = {"start": ["reading the weights", 0.2] * 20}
+LOADING = {"start": ["reading the weights", 0.2] * 15}
 # the lowest contrast of any text on the page with its ground, by the rule of WCAG 2
 CONTRAST = """(() => {
   const light = (colour) => {
