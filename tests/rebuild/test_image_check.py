@@ -19,6 +19,7 @@ from dih20.rebuild.image import KEPT, ImageCheck, judged
 from dih20.rebuild.image_evidence import write_evidence
 from tests.image.conftest import (  # noqa: F401 - fixtures of the image tests
     make_step,
+    own_build_folder,
     small_lock,
     stand_in_config,
     wheels,
