@@ -39,7 +39,7 @@ def table(monkeypatch: pytest.MonkeyPatch, **jobs: dict[str, Any]) -> None:
 
 
 def test_the_jobs_are_those_that_were_asked_for() -> None:
-    assert list(load_jobs()) == ["lint", "test", "docker", "ssh", "vendor", "gpu"]
+    assert list(load_jobs()) == ["lint", "test", "docker", "ssh", "vendor", "reproducible", "gpu"]
     assert load_jobs()["vendor"].when == "weekly"
     assert load_jobs()["gpu"].is_self_hosted
 
@@ -143,7 +143,7 @@ def test_a_job_that_needs_root_says_so(ui: Console, monkeypatch: pytest.MonkeyPa
 def test_an_unknown_job_and_one_that_cannot_run_in_the_image_name_those_that_can() -> None:
     with pytest.raises(UsageError, match="no job 'lnt'") as caught:
         find_job("lnt", in_image=False)
-    assert "lint, test, docker, ssh, vendor, gpu" in caught.value.expected
+    assert "lint, test, docker, ssh, vendor, reproducible, gpu" in caught.value.expected
     with pytest.raises(UsageError, match="job docker cannot run inside the CI image") as caught:
         find_job("docker", in_image=True)
     assert "lint" in caught.value.expected

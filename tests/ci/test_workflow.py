@@ -101,7 +101,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "another job's task": (swap(RUN_LINT, "run: ./inv ci --run ssh"), "calls ['ci --run ssh']"),
     "a job left out": (
         lambda text: text[: text.index("  gpu:\n")],
-        "the table has lint, test, docker, ssh, vendor, gpu",
+        "the table has lint, test, docker, ssh, vendor, reproducible, gpu",
     ),
     "another runner": (swap("[ubuntu-24.04]", "[ubuntu-22.04]"), "the table says"),
     "a runner that moves": (swap("[ubuntu-24.04]", "[ubuntu-latest]"), "moves; name a release"),
