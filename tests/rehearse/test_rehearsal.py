@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.ssh, pytest.mark.timeout(1500)]
 
 
 def test_the_rehearsal_goes_the_whole_way_and_leaves_nothing_running() -> None:
-    before = set(Path("/run").iterdir())
-    command = ["./inv", "rehearse", "--json"]
+    mark = f"DI_REHEARSAL_OF={uuid.uuid4()}"  # every process below inherits it, however far it moves away
+    command = ["env", mark, "./inv", "rehearse", "--json"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     tail = "\n".join(done.stderr.splitlines()[-40:])
     assert done.returncode == 0, tail
@@ -27,7 +29,33 @@ def test_the_rehearsal_goes_the_whole_way_and_leaves_nothing_running() -> None:
     ]  # fmt: skip
     assert all(stage["status"] in ("ok", "warn") for stage in stages.values()), tail
     assert "not run: no GPU" in stages["deploy"]["showed"]
-    left = {path for path in set(Path("/run").iterdir()) - before if path.name.startswith("dih20-")}
-    assert not left
+    assert processes_with(mark) == []
     engines = Path("/proc/self/mountinfo").read_text()
     assert "/rehearsal/host-engine/" not in engines
+
+
+def processes_with(mark: str) -> list[str]:
+    """Give the command lines of processes that have this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended while we looked
+    return found
+
+
+def test_a_process_left_behind_is_seen() -> None:
+    """Without this the check above could look in the wrong place."""
+    mark = f"DI_REHEARSAL_OF={uuid.uuid4()}"
+    assert processes_with(mark) == []
+    left = subprocess.Popen(["env", mark, "sleep", "60"], start_new_session=True)
+    try:
+        until = time.monotonic() + 10
+        while not processes_with(mark) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes_with(mark) == ["sleep 60 "]
+    finally:
+        left.kill()
+        left.wait()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import socket
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ class Engine:
     def __init__(self, lockstep: Lockstep) -> None:
         self._lockstep, self.left = lockstep, dict[int, int]()
         self.steps, self.closed = 0, False
+        self.after_step: dict[int, Callable[[], None]] = {}
 
     def start(self, report: ReportProgress) -> EngineInfo:
         report("loading", "half", 0.5)
@@ -61,6 +64,7 @@ class Engine:
 
     def step(self) -> list[Emission]:
         self.steps += 1
+        self.after_step.pop(self.steps, lambda: None)()
         found = []
         for id in list(self.left):
             self.left[id] -= 1
@@ -120,6 +124,7 @@ class Pair:
 
     def __init__(self) -> None:
         self._barrier, self._said = threading.Barrier(2, timeout=30), [(False, 0), (False, 0)]
+        self.rounds = 0
 
     def side(self, place: int) -> Lockstep:
         pair = self
@@ -130,7 +135,8 @@ class Pair:
                 pair._barrier.wait()
                 both = list(pair._said)
                 pair._barrier.wait()
-                return Agreed(work=both[0][0] or both[1][0], wakes=max(both[0][1], both[1][1]))
+                pair.rounds += place
+                return Agreed(work=both[0][0] or both[1][0], wakes=min(both[0][1], both[1][1]))
 
         return Side()
 
@@ -171,6 +177,32 @@ def test_an_idle_rank_steps_with_the_one_that_has_work() -> None:
     idle.send(t="wake", wakes=2)
     busy.hear("step")
     busy.hear("step")
+    for loop in (busy, idle):
+        loop.send(t="close", wakes=3)
+    for loop in (busy, idle):
+        loop.thread.join(30)
+        assert not loop.thread.is_alive()
+    assert busy.engine.steps == idle.engine.steps == 4
+
+
+def test_a_wake_up_read_before_the_other_rank_reads_its_request_is_not_lost() -> None:
+    pair = Pair()
+    busy, idle = Loop(pair.side(0)), Loop(pair.side(1))
+    # the idle rank finds the second wake-up in its socket while both still step for the first request
+    idle.engine.after_step[2] = lambda: idle.send(t="wake", wakes=2)
+    for loop in (busy, idle):
+        loop.hear("ready")
+    busy.send(t="add", wakes=1, r=[request_to_wire(REQUEST)])
+    idle.send(t="wake", wakes=1)
+    busy.hear("step")
+    busy.hear("step")
+    until = time.monotonic() + 30
+    while pair.rounds < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert pair.rounds == 3, "two turns with work, and the one that found none left"
+    busy.send(t="add", wakes=2, r=[request_to_wire(REQUEST)])
+    busy.hear("step")
+    assert busy.hear("step")["e"][0][4] == "length"
     for loop in (busy, idle):
         loop.send(t="close", wakes=3)
     for loop in (busy, idle):

@@ -89,7 +89,11 @@ class Emission:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks agreed on. work: any rank has some. wakes: the most wake-ups any has seen."""
+    """What all ranks agreed on. work: any rank has some. wakes: the wake-ups that every rank has seen.
+
+    Not the most that any has seen: a rank that reads a wake-up before the rank with the work reads its
+    request would take it for answered, sleep, and leave that rank waiting.
+    """
 
     work: bool
     wakes: int

@@ -67,10 +67,11 @@ class GlooLockstep:
         """See interface.Lockstep: one small exchange a turn."""
         import torch
 
-        values = torch.tensor([int(work), wakes], dtype=torch.int64)
+        # the largest of the negative is the fewest; see Agreed for why
+        values = torch.tensor([int(work), -wakes], dtype=torch.int64)
         self._exchange(lambda: self._group.allreduce([values], self._max).wait())
-        any_work, most_wakes = values.tolist()
-        return Agreed(work=bool(any_work), wakes=most_wakes)
+        any_work, fewest = values.tolist()
+        return Agreed(work=bool(any_work), wakes=-fewest)
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Give every rank's tensor, in the order of ranks; all have one shape and dtype."""
