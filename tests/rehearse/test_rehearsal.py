@@ -53,7 +53,7 @@ def test_a_process_left_behind_is_seen() -> None:
     left = subprocess.Popen(["env", mark, "sleep", "60"], start_new_session=True)
     try:
         until = time.monotonic() + 10
-        while not processes_with(mark) and time.monotonic() < until:
+        while processes_with(mark) != ["sleep 60 "] and time.monotonic() < until:
             time.sleep(0.05)
         assert processes_with(mark) == ["sleep 60 "]
     finally:
