@@ -21,7 +21,14 @@ def _pairs(name: str) -> list[dict[str, Any]]:
     return pairs
 
 
-@pytest.mark.parametrize("name", ["reproducible-wheels.json", "reproducible-vendor-wheels.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reproducible-wheels.json",
+        "reproducible-vendor-wheels.json",
+        "reproducible-engine-wheel.json",
+    ],
+)
 def test_a_pair_that_is_called_equal_has_one_hash_from_two_times(name: str) -> None:
     for pair in _pairs(name):
         first, second = pair["first"], pair["second"]
@@ -38,3 +45,7 @@ def test_the_vendors_wheels_were_built_in_two_images() -> None:
     pairs = _pairs("reproducible-vendor-wheels.json")
     assert {pair["name"] for pair in pairs} >= {"deep_ep", "deep_gemm"}
     assert all(pair["first"]["image"] != pair["second"]["image"] for pair in pairs)
+
+
+def test_the_engines_wheel_was_built_twice() -> None:
+    assert [pair["name"] for pair in _pairs("reproducible-engine-wheel.json")] == ["deepinfer"]

@@ -41,8 +41,8 @@ def processes_with(mark: str) -> list[str]:
         try:
             if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended while we looked
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended while we looked, or guarded by the system: none of ours
     return found
 
 
