@@ -26,10 +26,10 @@ from tests.image.conftest import (  # noqa: F401 - fixtures of the image tests
 )
 
 TIDY = """
-mkdir -p /opt/tidy/__pycache__ /var/log/tidy /root/.cache/pip
+mkdir -p /opt/tidy/__pycache__ /var/log/tidy ~root/.cache/pip
 echo text > /opt/tidy/text; ln /opt/tidy/text /opt/tidy/again; ln -s text /opt/tidy/soft
 date +%s.%N > /opt/tidy/__pycache__/x.cpython-313.pyc
-date +%s.%N | tee /var/log/tidy/log /tmp/scratch /root/.cache/pip/x > /var/cache/when
+date +%s.%N | tee /var/log/tidy/log /tmp/scratch ~root/.cache/pip/x > /var/cache/when
 rm /etc/issue
 useradd --system tidy
 """
