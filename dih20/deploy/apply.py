@@ -30,6 +30,7 @@ from dih20.deploy.swap import (
 from dih20.deploy.wanted import Wanted
 from dih20.errors import ContainerConflict, DeployError, HostError
 from dih20.hosts.docker_cli import docker_environment
+from dih20.hosts.engine_faults import engine_faults
 from dih20.hosts.facts import Container as ContainerFact
 from dih20.hosts.facts import HostFacts, container_names, gather
 from dih20.hosts.facts.engine import containers
@@ -69,7 +70,7 @@ def deploy(
             }
         with deploy_lock(runner, wanted.host.work_dir, f"deploy {wanted.runtime_tag}"):
             _require_unchanged(runner, facts, wanted)
-            with _engine_faults(runner):
+            with engine_faults(runner):
                 container, outcomes = _apply(ui, local, runner, facts, wanted, plan)
         ui.line(
             f"{container.name} on {facts.name} has {wanted.runtime_tag} ({container.short_id}, "
@@ -100,24 +101,6 @@ def _reached(
             ui.plan(make_plan(None, wanted, replace=replace))
             raise
         yield runner, facts
-
-
-@contextmanager
-def _engine_faults(runner: SshRunner) -> Iterator[None]:
-    """Turn what the engine's client raises into an error that says whether host or connection failed."""
-    from docker.errors import APIError, DockerException
-    from requests import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as fault:
-        runner.require_connected()
-        said = fault.explanation if isinstance(fault, APIError) else None
-        raise DeployError(
-            found=f"the Docker engine on {runner.name} failed: {said or fault}",
-            expected="an engine that carries out the steps of the plan",
-            remedy="look at the engine's log and free disk space on the host, then repeat",
-        ) from fault
 
 
 def _show_and_refuse(

@@ -12,7 +12,8 @@ from dih20.config import HostConfig, load_host
 from dih20.console import Console
 from dih20.deploy.container import SETTINGS, run_folder
 from dih20.deploy.swap import find
-from dih20.errors import ContainerConflict, DeployError, NotServing, UsageError
+from dih20.errors import ContainerConflict, NotServing, UsageError
+from dih20.hosts.engine_faults import engine_faults
 from dih20.hosts.facts import container_names, made_by_us
 from dih20.hosts.facts.engine import is_busy
 from dih20.hosts.ssh import SshRunner, connect
@@ -190,22 +191,5 @@ def on_host(ui: Console, name: str) -> Iterator[Session]:
         with ui.step("connect to", host.name) as step:
             runner = ends.enter_context(connect(host))
             step.note = f"{runner.target.user} at {runner.target.place}"
-        with _engine_faults(runner):
+        with engine_faults(runner):
             yield Session(ui=ui, host=host, runner=runner, client=runner.docker())
-
-
-@contextmanager
-def _engine_faults(runner: SshRunner) -> Iterator[None]:
-    from docker.errors import APIError, DockerException
-    from requests import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as fault:
-        runner.require_connected()
-        said = fault.explanation if isinstance(fault, APIError) else None
-        raise DeployError(
-            found=f"the Docker engine on {runner.name} failed: {said or fault}",
-            expected="an engine that carries out what it is asked",
-            remedy="look at the engine's log and free disk space on the host, then repeat",
-        ) from fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from typing import Any
 
@@ -10,7 +11,7 @@ from dih20.serve.api.answer import Answer, NotANumber, without_end
 NOT_A_NUMBER = "the engine gave a log-prob that is not a number: its answer is worthless"
 
 
-class Sink:
+class Sink(abc.ABC):
     """What both kinds share: when the answer is over, and whether it broke."""
 
     def __init__(self, answer: Answer) -> None:
@@ -19,8 +20,9 @@ class Sink:
         self.error: tuple[int, str] | None = None
         self.first_ns = 0
 
+    @abc.abstractmethod
     def take(self, emission: list[Any]) -> bool:
-        raise NotImplementedError
+        """Take one emission; True: want no more."""
 
     def take_one(self, token: int, emitted_ns: int) -> bool:
         """Take one token that came with nothing else."""
