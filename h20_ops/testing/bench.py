@@ -23,8 +23,31 @@ from h20_ops.testing.timing import Timing
 SHAPE_KEYS: dict[str, tuple[str, ...]] = {
     "mla_prefill": ("s_q", "s_kv", "topk", "heads"),
     "mla_decode": ("batch", "topk", "extra_topk", "heads"),
+    "logits_prefill": ("rows", "context", "heads"),
+    "logits_paged": ("batch", "context", "heads"),
+    "logits_candidates": ("rows", "context", "candidates", "heads"),
+    "topk": ("rows", "columns", "k"),
+    "requant_fp4": ("experts", "rows", "columns"),
+    "requant_fp8": ("rows", "columns"),
+    "vit": ("images", "rows", "heads", "dim"),
 }
-OPERATOR_OF = {"mla_prefill": "sparse_mla_prefill", "mla_decode": "sparse_mla_decode"}
+OPERATOR_OF = {
+    "mla_prefill": "sparse_mla_prefill",
+    "mla_decode": "sparse_mla_decode",
+    "logits_prefill": "mqa_logits_prefill",
+    "logits_paged": "mqa_logits_paged",
+    "logits_candidates": "mqa_logits_paged",
+    "topk": "topk",
+    "requant_fp4": "requant",
+    "requant_fp8": "requant",
+    "vit": "vit_attention",
+}
+
+
+def benchmarks(root: Path) -> list[str]:
+    """Return the benchmarks that have a module under bench/, in order."""
+    return sorted(op for op in OPERATOR_OF if (root / "bench" / f"{op}.py").is_file())
+
 
 Row = dict[str, Any]
 
@@ -60,7 +83,7 @@ class BenchRun:
         us = ours.median_us
         card = next((c for slug, c in CARDS.items() if self.card.lower().endswith(slug)), H200)
         roof = {
-            "mma": work.flops / card.bf16_tflops / 1e6,
+            "mma": work.flops / (card.bf16_tflops * work.mma_speed) / 1e6,
             "memory": work.bytes_moved / self.copy_gbps / 1e3,
         }
         h20 = {name: round(value, 3) for name, value in terms_us(work, H20).items()}
@@ -94,7 +117,7 @@ def write_results(path: Path, run: BenchRun, facts: Mapping[str, Any]) -> None:
         "card": run.card,
         **facts,
         "copy_gbps": round(run.copy_gbps, 1),
-        "h20_lower_bound": "largest of h20_lower_bound_terms_us: MMA at 148 TFLOP/s, memory at "
+        "h20_lower_bound": "largest of h20_lower_bound_terms_us: MMA at 148 TFLOP/s (296 in FP8), memory at "
         "4.0 TB/s, exponentials and dequantisation on 78 SMs at 1.98 GHz; launch latency, "
         "synchronisation and address arithmetic are not in it",
         "rows": run.rows,

@@ -61,7 +61,74 @@ OPERATOR_SOURCES: dict[str, tuple[str, ...]] = {
         "h20_ops/testing/cases_*.py",
         "tests/gpu/test_flash_mla.py",
     ),
+    "mqa_logits_prefill": (
+        "h20_ops/mqa_logits_prefill.py",
+        "h20_ops/arguments_index.py",
+        "h20_ops/cuda/mqa_logits_prefill*",
+        "h20_ops/torch_ref/mqa_logits_prefill.py",
+        "h20_ops/torch_ref/index_values.py",
+        "h20_ops/testing/mqa_logits*.py",
+        "tests/gpu/test_mqa_logits_prefill.py",
+    ),
+    "mqa_logits_paged": (
+        "h20_ops/mqa_logits_paged.py",
+        "h20_ops/arguments_index.py",
+        "h20_ops/cuda/mqa_logits_paged*",
+        "h20_ops/torch_ref/mqa_logits_paged.py",
+        "h20_ops/torch_ref/index_values.py",
+        "h20_ops/testing/mqa_logits*.py",
+        "tests/gpu/test_mqa_logits_paged.py",
+    ),
+    "topk": (
+        "h20_ops/topk.py",
+        "h20_ops/arguments_topk.py",
+        "h20_ops/cuda/topk*",
+        "h20_ops/torch_ref/topk.py",
+        "h20_ops/testing/topk_cases.py",
+        "tests/gpu/test_topk.py",
+    ),
+    "deep_select": (
+        "dropins/deep_select/deep_select/*.py",
+        "h20_ops/topk.py",
+        "h20_ops/arguments_topk.py",
+        "h20_ops/cuda/topk*",
+        "h20_ops/torch_ref/topk.py",
+        "h20_ops/testing/topk_cases.py",
+        "tests/gpu/test_deep_select.py",
+    ),
+    "requant": (
+        "h20_ops/requant.py",
+        "h20_ops/reblock.py",
+        "h20_ops/requant_tables.py",
+        "h20_ops/cuda/requant*",
+        "h20_ops/testing/requant_cases.py",
+        "tests/gpu/test_requant.py",
+    ),
+    "vit_attention": (
+        "h20_ops/vit_attention.py",
+        "h20_ops/arguments_vit.py",
+        "h20_ops/torch_ref/vit_attention.py",
+        "h20_ops/testing/vit_cases.py",
+        "tests/gpu/test_vit_attention.py",
+    ),
+    "local_buffers": (
+        "h20_ops/local_buffers/*.py",
+        "tests/gpu/test_local_buffers.py",
+    ),
+    "sm90_contracts": (
+        "h20_ops/sm90_contracts/*.py",
+        "tests/gpu/test_sm90_contracts.py",
+    ),
 }
+
+
+def operators(root: Path) -> list[str]:
+    """Return the operators that have a GPU test file, in order; each of them needs evidence."""
+    return sorted(op for op in OPERATOR_SOURCES if gpu_test_path(op, root).is_file())
+
+
+def gpu_test_path(operator: str, root: Path) -> Path:
+    return root / "tests" / "gpu" / f"test_{operator}.py"
 
 
 def evidence_path(operator: str, root: Path) -> Path:

@@ -50,6 +50,27 @@ _DECODE_US: dict[str, dict[tuple[int, int, int], float]] = {
         (256, 128, 512): 92.8,
     },
 }
+# op -> values of its SHAPE_KEYS -> name and microseconds
+_OTHERS_US: dict[str, dict[tuple[int, ...], tuple[str, float]]] = {
+    "logits_prefill": {(4096, 32768, 32): ("DeepGEMM 2.8.2, FP8", 1194.0)},
+    "logits_paged": {
+        (8, 131_072, 32): ("DeepGEMM 2.8.2, FP8", 56.0),
+        (64, 32_768, 32): ("DeepGEMM 2.8.2, FP8", 104.8),
+        (64, 131_072, 32): ("DeepGEMM 2.8.2, FP8", 316.4),
+    },
+    "topk": {
+        (4096, 32_768, 512): ("torch.topk", 1777.0),
+        (8, 131_072, 512): ("torch.topk", 177.5),
+        (64, 32_768, 512): ("torch.topk", 177.9),
+        (64, 131_072, 512): ("torch.topk", 211.3),
+    },
+}
+
+
+def recorded(op: str, *shape: int) -> list[Peer]:
+    """Return the recorded peer of a row of logits or top-k, by its SHAPE_KEYS in order."""
+    found = _OTHERS_US[op].get(shape)
+    return [Peer(name=found[0], us=found[1], source="recorded")] if found else []
 
 
 def recorded_prefill(*, s_q: int, topk: int, heads: int, s_kv: int = _PREFILL_KEYS) -> list[Peer]:

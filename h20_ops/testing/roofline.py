@@ -35,19 +35,21 @@ class Work:
 
     flops: of the two matrix products, 2 per multiply-add. bytes_moved: each needed byte once.
     exps: exponentials. alu_ops: integer operations of dequantisation, 0 for bf16 inputs.
+    mma_speed: rate of the products against bf16 ones, 2 for FP8.
     """
 
     flops: float
     bytes_moved: float
     exps: float = 0.0
     alu_ops: float = 0.0
+    mma_speed: float = 1.0
 
 
 def terms_us(work: Work, card: Card) -> dict[str, float]:
     """Return the time in microseconds each unit of the card needs for the work, if alone."""
     cycles_per_us = card.clock_ghz * 1e3 * card.num_sms
     return {
-        "mma": work.flops / card.bf16_tflops / 1e6,
+        "mma": work.flops / (card.bf16_tflops * work.mma_speed) / 1e6,
         "memory": work.bytes_moved / card.memory_gbps / 1e3,
         "exp": work.exps / EXPS_PER_CYCLE_PER_SM / cycles_per_us,
         "dequant": work.alu_ops / ALU_OPS_PER_CYCLE_PER_SM / cycles_per_us,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from h20_ops.errors import EvidenceError, H20OpsError
-from h20_ops.testing.bench import OPERATOR_OF, BenchRun, write_results
+from h20_ops.testing.bench import OPERATOR_OF, BenchRun, benchmarks, write_results
 from h20_ops.testing.evidence import sources_of, sources_sha256
 from h20_ops.testing.machine import (
     REPOSITORY,
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         print(f"card: {require_sm90()}")
         commit = commit_of(options.commit)
-        for op in options.only or sorted(OPERATOR_OF):
+        for op in options.only or benchmarks(REPOSITORY):
             path = run_benchmark(op, commit=commit, folder=options.results_dir, root=REPOSITORY)
             print(f"{op}: results in {path}")
     except H20OpsError as error:

@@ -21,13 +21,19 @@ from pathlib import Path
 
 from h20_ops.errors import EvidenceError, H20OpsError
 from h20_ops.testing import outcomes
-from h20_ops.testing.evidence import OPERATOR_SOURCES, evidence_path, write_evidence
+from h20_ops.testing.evidence import (
+    OPERATOR_SOURCES,
+    evidence_path,
+    gpu_test_path,
+    operators,
+    write_evidence,
+)
 from h20_ops.testing.machine import REPOSITORY, commit_of, now, require_sm90, versions
 
 
 def run_operator(operator: str, *, select: str, commit: str, target: Path, root: Path) -> bool:
     """Run one operator's tests; write its record unless only some were selected. True if good."""
-    test_file = root / "tests" / "gpu" / f"test_{operator}.py"
+    test_file = gpu_test_path(operator, root)
     if not test_file.is_file():
         raise EvidenceError(
             f"{test_file.name} does not exist", "a GPU test file per operator", "write it"
@@ -78,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"card: {require_sm90()}")
         commit = "" if options.select else commit_of(options.commit)
         good = True
-        for operator in options.only or sorted(OPERATOR_SOURCES):
+        for operator in options.only or operators(REPOSITORY):
             target = evidence_path(operator, REPOSITORY)
             if options.evidence_dir is not None:
                 target = options.evidence_dir / target.name

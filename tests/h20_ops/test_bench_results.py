@@ -9,16 +9,17 @@ import pytest
 
 from h20_ops.errors import EvidenceError
 from h20_ops.testing import bench_table
-from h20_ops.testing.bench import SHAPE_KEYS, BenchRun, write_results
+from h20_ops.testing.bench import OPERATOR_OF, SHAPE_KEYS, BenchRun, benchmarks, write_results
 from h20_ops.testing.bench_table import BEGIN, END, replace_tables, table_of, tables_of
-from h20_ops.testing.peers import Peer, recorded_decode, recorded_prefill
-from h20_ops.testing.roofline import H20, H200, lower_bound_us, mla_work, terms_us
+from h20_ops.testing.evidence import OPERATOR_SOURCES
+from h20_ops.testing.peers import Peer, recorded, recorded_decode, recorded_prefill
+from h20_ops.testing.roofline import H20, H200, Work, lower_bound_us, mla_work, terms_us
 from h20_ops.testing.timing import Timing
 
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = sorted((ROOT / "bench" / "results").glob("*/mla_*.json"))
+RESULTS = sorted((ROOT / "bench" / "results").glob("h2*/*.json"))
 FACTS = {
     "clocks": {"sm_mhz": 1755.0, "memory_mhz": 3201.0, "sm_max_mhz": 1980.0},
     "commit": "0123456789abcdef",
@@ -73,6 +74,23 @@ def test_recorded_peers_are_the_measured_rates() -> None:
     assert recorded_prefill(s_q=4096, topk=640, heads=128) == []
     (only,) = recorded_decode(batch=8, topk=128, extra_topk=512, heads=64)
     assert only.us == 20.1
+    (paged,) = recorded("logits_paged", 64, 131_072, 32)
+    assert (paged.us, paged.source) == (316.4, "recorded")
+    assert recorded("topk", 1, 2, 3) == []
+
+
+def test_products_in_fp8_are_bounded_by_their_own_rate() -> None:
+    bf16, fp8 = (Work(flops=1e12, bytes_moved=1, mma_speed=speed) for speed in (1.0, 2.0))
+    assert lower_bound_us(fp8, H20) == pytest.approx(lower_bound_us(bf16, H20) / 2)
+    run = BenchRun(op="logits_paged", card="NVIDIA H200", copy_gbps=4200.0)
+    run.row(shape={"batch": 1, "context": 2, "heads": 32}, ours=timing(9.0), work=fp8)
+    assert run.rows[0]["roofline_us"] == pytest.approx(1e12 / 1978e12 * 1e6, rel=1e-3)
+
+
+def test_every_benchmark_has_shape_keys_and_an_operator() -> None:
+    assert set(SHAPE_KEYS) == set(OPERATOR_OF)
+    assert set(OPERATOR_OF.values()) <= set(OPERATOR_SOURCES)
+    assert {path.stem for path in RESULTS} <= set(benchmarks(ROOT))
 
 
 def test_a_shape_without_all_its_keys_is_a_mistake() -> None:

@@ -14,6 +14,7 @@ from h20_ops.testing.evidence import (
     OPERATOR_SOURCES,
     check_evidence,
     evidence_path,
+    operators,
     sources_of,
     write_evidence,
 )
@@ -95,7 +96,7 @@ def test_missing_and_incomplete_evidence_is_told_apart(tree: Path) -> None:
         check_evidence(OPERATOR, tree)
 
 
-@pytest.mark.parametrize("operator", sorted(OPERATOR_SOURCES))
+@pytest.mark.parametrize("operator", operators(ROOT))
 def test_every_operator_has_evidence_about_the_committed_sources(operator: str) -> None:
     checked = check_evidence(operator, ROOT)
     assert checked["num_passed"] == len(checked["results"])
@@ -103,13 +104,25 @@ def test_every_operator_has_evidence_about_the_committed_sources(operator: str) 
 
 def test_every_gpu_test_file_belongs_to_an_operator() -> None:
     files = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    assert files == set(OPERATOR_SOURCES)
+    assert files == set(operators(ROOT))
+
+
+def test_evidence_of_no_operator_is_left_nowhere() -> None:
+    left = {path.stem for path in (ROOT / "tests" / "gpu" / "evidence").glob("*.json")}
+    assert left <= set(operators(ROOT))
 
 
 def test_an_operator_with_a_gpu_test_has_its_sources_listed() -> None:
-    for operator in OPERATOR_SOURCES:
-        if (ROOT / "tests" / "gpu" / f"test_{operator}.py").is_file():
-            assert f"tests/gpu/test_{operator}.py" in sources_of(operator, ROOT)
+    for operator in operators(ROOT):
+        assert f"tests/gpu/test_{operator}.py" in sources_of(operator, ROOT)
+
+
+def test_an_operator_with_a_test_and_no_record_is_refused(tree: Path) -> None:
+    assert operators(tree) == [OPERATOR]
+    (tree / "tests" / "gpu" / "test_topk.py").write_text("")
+    assert operators(tree) == [OPERATOR, "topk"]
+    with pytest.raises(EvidenceError, match=r"topk\.json does not exist"):
+        check_evidence("topk", tree)
 
 
 @pytest.mark.parametrize("runner", ["run_gpu_tests", "run_gpu_bench"])
