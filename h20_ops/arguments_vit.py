@@ -9,6 +9,8 @@ from h20_ops.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
+LARGEST_DIM = 256
+
 
 def check_vit_attention(
     q: torch.Tensor,
@@ -35,3 +37,9 @@ def check_vit_attention(
     for name, borders in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         assert borders.dtype == torch.int32, f"{name}: {borders.dtype}, want int32"
         assert borders.device == q.device, f"{name}: on {borders.device}, q on {q.device}"
+    if q.shape[2] > LARGEST_DIM:
+        raise UnsupportedError(
+            f"head dimension {q.shape[2]}",
+            f"at most {LARGEST_DIM}: torch's kernel has no larger one",
+            "call torch.nn.functional.scaled_dot_product_attention image by image",
+        )

@@ -3,224 +3,64 @@
     result = reblock_fp4(weight, scale)
     print(result.loss)   # exact: 23592960 values unchanged; scales inside a block span 2^5
 
-Plain torch on any device: look-ups of bytes, no arithmetic on values. On a CPU a strip of 128 rows is
-converted at a time, which stays in its cache.
+Tensors on a GPU go through one kernel that counts as it converts; nothing is read back before
+`loss` is asked for. Tensors on a CPU go through the twin in h20_ops.torch_ref.reblock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from h20_ops.errors import FormatError
-from h20_ops.formats import load_ue8m0_scales
-from h20_ops.requant_tables import FP4_HEADROOM, Table, fp4_table, fp8_table
+from h20_ops.requant_loss import Reblocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Twin = Callable[..., Reblocked]
 
 BLOCK = 128
 GROUP = 32
-_EXPONENT_BIAS = 127
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """What re-encoding cost: values changed, the largest change, the widest spread of scales.
-
-    spread: binary places between the largest and the smallest scale inside one block; exponent byte 0,
-        which stands for "nothing here", is left out.
-    """
-
-    num_values: int
-    num_inexact: int
-    max_abs_error: float
-    spread: int
-
-    @property
-    def is_exact(self) -> bool:
-        return self.num_inexact == 0
-
-    def __str__(self) -> str:
-        spread = f"scales inside a block span 2^{self.spread}"
-        if self.is_exact:
-            return f"exact: {self.num_values} values unchanged; {spread}"
-        return (
-            f"lossy: {self.num_inexact} of {self.num_values} values changed, by at most "
-            f"{self.max_abs_error:.3g}; {spread}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reblocked:
-    """e4m3 values (n, k), fp32 scales (n / 128, k / 128), both contiguous, and what it cost."""
-
-    values: torch.Tensor
-    scales: torch.Tensor
-    loss: Loss
 
 
 def reblock_fp4(weight: torch.Tensor, scale: torch.Tensor, *, name: str = "weight") -> Reblocked:
-    """Do what requant_expert_fp4 does and give the loss as a value."""
-    n, half = weight.shape
-    _want(name, weight, scale, n=n, k=half * 2, scale_shape=(n, half * 2 // GROUP))
-    exponents = _exponents(scale, name)
-    return _by_rows(_fp4_rows, weight, exponents, BLOCK)
+    """Do what requant_expert_fp4 does and give the loss as a value.
+
+    On a GPU, FormatError for scales that no weight should have is raised where the loss is read.
+    """
+    from h20_ops.torch_ref import reblock as twin
+
+    if weight.device.type != "cuda":
+        return twin.reblock_fp4(weight, scale, name=name)
+    *lead, n, half = weight.shape
+    twin.want_blocks(
+        name, weight, scale, n=n, k=half * 2, scale_shape=(*lead, n, half * 2 // GROUP)
+    )
+    return _on_device("fp4", weight, scale, columns=half * 2, name=name)
 
 
 def reblock_fp8(weight: torch.Tensor, scale: torch.Tensor, *, name: str = "weight") -> Reblocked:
-    """Do what requant_dense_fp8 does and give the loss as a value."""
-    n, k = weight.shape
-    _want(name, weight, scale, n=n, k=k, scale_shape=(n // GROUP, k // GROUP))
-    exponents = _exponents(scale, name)
-    return _by_rows(_fp8_rows, weight, exponents, BLOCK // GROUP)
+    """Do what requant_dense_fp8 does and give the loss as a value; errors as for reblock_fp4."""
+    from h20_ops.torch_ref import reblock as twin
+
+    if weight.device.type != "cuda":
+        return twin.reblock_fp8(weight, scale, name=name)
+    *lead, n, k = weight.shape
+    twin.want_blocks(name, weight, scale, n=n, k=k, scale_shape=(*lead, n // GROUP, k // GROUP))
+    return _on_device("fp8", weight, scale, columns=k, name=name)
 
 
-def _fp4_rows(weight: torch.Tensor, exponents: torch.Tensor) -> Reblocked:
-    top = _block_max(exponents, rows=BLOCK, columns=BLOCK // GROUP)
-    below = _expand(top, BLOCK, BLOCK // GROUP) - exponents
-    scales = torch.exp2((top - _EXPONENT_BIAS - FP4_HEADROOM).float())
-    return _look_up(
-        fp4_table(weight.device), weight, below, scales, GROUP // 2, _spread(top, below)
-    )
-
-
-def _fp8_rows(weight: torch.Tensor, exponents: torch.Tensor) -> Reblocked:
-    top = _block_max(exponents, rows=BLOCK // GROUP, columns=BLOCK // GROUP)
-    below = _expand(top, BLOCK // GROUP, BLOCK // GROUP) - exponents
-    scales = torch.exp2((top - _EXPONENT_BIAS).float())
-    per_row = below.repeat_interleave(GROUP, dim=0)
-    return _look_up(fp8_table(weight.device), weight, per_row, scales, GROUP, _spread(top, below))
-
-
-def _by_rows(
-    convert: Callable[[torch.Tensor, torch.Tensor], Reblocked],
-    weight: torch.Tensor,
-    exponents: torch.Tensor,
-    scale_rows: int,
+def _on_device(
+    kind: str, weight: torch.Tensor, scale: torch.Tensor, *, columns: int, name: str
 ) -> Reblocked:
-    """Convert a row of blocks at a time on a CPU, where that stays in its cache; else at once."""
-    if weight.device.type != "cpu" or weight.shape[0] <= BLOCK:
-        return convert(weight, exponents)
-    strips = zip(weight.split(BLOCK), exponents.split(scale_rows), strict=True)
-    done = [convert(rows, of_rows) for rows, of_rows in strips]
-    return Reblocked(
-        values=torch.cat([strip.values.view(torch.uint8) for strip in done]).view(
-            torch.float8_e4m3fn
-        ),
-        scales=torch.cat([strip.scales for strip in done]),
-        loss=total_loss([strip.loss for strip in done]),
-    )
+    from h20_ops.cuda.requant_kernel import launch
+    from h20_ops.requant_loss import DeviceLoss
 
-
-def total_loss(losses: Iterable[Loss]) -> Loss:
-    """Give the loss of several tensors together."""
-    given = list(losses)
-    return Loss(
-        num_values=sum(loss.num_values for loss in given),
-        num_inexact=sum(loss.num_inexact for loss in given),
-        max_abs_error=max((loss.max_abs_error for loss in given), default=0.0),
-        spread=max((loss.spread for loss in given), default=0),
-    )
-
-
-def _want(
-    name: str,
-    weight: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    n: int,
-    k: int,
-    scale_shape: tuple[int, int],
-) -> None:
-    assert weight.element_size() == 1, f"{name}: bytes expected, got {weight.dtype}"
-    assert weight.device == scale.device, f"{name}: {weight.device} and {scale.device}"
-    assert tuple(scale.shape) == scale_shape, f"{name}: scale {tuple(scale.shape)} != {scale_shape}"
-    if n % BLOCK or k % BLOCK:
-        raise FormatError(
-            f"{name} has {n} rows and {k} columns",
-            f"multiples of {BLOCK}: DeepGEMM's SM90 kernels scale whole {BLOCK}x{BLOCK} blocks",
-            "check the tensor's name and the configuration; no linear layer of the released model is ragged",
-        )
-
-
-def _exponents(scale: torch.Tensor, name: str) -> torch.Tensor:
-    """Give biased exponents, int32, of ue8m0 bytes or of fp32 powers of two."""
-    if scale.dtype != torch.float32:
-        return load_ue8m0_scales(scale, torch.uint8, name=f"scale of {name}").to(torch.int32)
-    bits = scale.contiguous().view(torch.int32)
-    exponents = bits >> 23  # byte 0 is the subnormal 2^-127, whose exponent field is 0 as well
-    is_power = (bits & 0x7FFFFF == 0) & (exponents > 0) & (exponents < 255) | (bits == 1 << 22)
-    if not bool(is_power.all()):
-        first = scale[~is_power].flatten()[0].item()
-        raise FormatError(
-            f"scale of {name} holds {first:g}",
-            "positive powers of two in fp32, as ue8m0 exponents give them",
-            "convert the checkpoint's bytes with h20_ops.formats.load_ue8m0_scales; a byte copied as "
-            "a number looks like 120.0",
-        )
-    return exponents
-
-
-def _block_max(exponents: torch.Tensor, *, rows: int, columns: int) -> torch.Tensor:
-    tiles = exponents.unflatten(1, (-1, columns)).unflatten(0, (-1, rows))
-    return tiles.amax(dim=(1, 3))
-
-
-def _expand(top: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    return top.repeat_interleave(rows, dim=0).repeat_interleave(columns, dim=1)
-
-
-def _spread(top: torch.Tensor, below: torch.Tensor) -> int:
-    """Give the widest distance below a block's top of an exponent that is not 0."""
-    if below.numel() == 0:
-        return 0
-    rows, columns = below.shape[0] // top.shape[0], below.shape[1] // top.shape[1]
-    used = below < _expand(top, rows, columns)
-    return int(torch.where(used, below, torch.zeros_like(below)).max())
-
-
-def _look_up(
-    table: Table,
-    weight: torch.Tensor,
-    below: torch.Tensor,
-    scales: torch.Tensor,
-    columns: int,
-    spread: int,
-) -> Reblocked:
-    """Give each byte's new code by how far its scale lies below the block's largest.
-
-    Args:
-        below: int32, (rows, columns of weight / columns).
-    """
-    places = below.clamp(max=table.places - 1) * 256
-    old = weight.contiguous().view(torch.uint8).to(torch.int32)
-    entries = (old.unflatten(1, (-1, columns)) + places.unsqueeze(-1)).flatten(1)
-    codes = table.codes.flatten()[entries].view(torch.uint8)
-    return Reblocked(
-        values=codes.view(torch.float8_e4m3fn),
-        scales=scales,
-        loss=_loss(table, entries, below, scales, num_values=codes.numel(), spread=spread),
-    )
-
-
-def _loss(
-    table: Table,
-    entries: torch.Tensor,
-    below: torch.Tensor,
-    scales: torch.Tensor,
-    *,
-    num_values: int,
-    spread: int,
-) -> Loss:
-    """Count what changed; places that the table knows to be harmless need no count."""
-    if num_values == 0 or int(below.max()) < table.exact_places:
-        return Loss(num_values=num_values, num_inexact=0, max_abs_error=0.0, spread=spread)
-    count = table.num_inexact.flatten()[entries].sum(dtype=torch.int64)
-    worst = table.error.flatten()[entries].unflatten(0, (-1, BLOCK)).amax(dim=1)
-    per_block = worst.unflatten(1, (scales.shape[1], -1)).amax(dim=-1)
-    return Loss(
-        num_values=num_values,
-        num_inexact=int(count),
-        max_abs_error=float((per_block * scales).max()),
-        spread=spread,
-    )
+    shape = (*weight.shape[:-1], columns)
+    values = torch.empty(shape, dtype=torch.float8_e4m3fn, device=weight.device)
+    blocks = (*shape[:-2], shape[-2] // BLOCK, columns // BLOCK)
+    scales = torch.empty(blocks, dtype=torch.float32, device=weight.device)
+    loss = DeviceLoss(num_values=values.numel(), scale=scale, name=name)
+    launch(kind, weight, scale, values, scales, loss.counters)
+    return Reblocked(values=values, scales=scales, counted=loss)

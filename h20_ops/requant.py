@@ -7,7 +7,8 @@ loses otherwise is counted and reported, never hidden.
 
     values, scales = requant_expert_fp4(weight, scale, name="layers.3.ffn.experts.0.w1")
 
-h20_ops.reblock has the same operations with the loss as a value.
+h20_ops.reblock has the same operations with the loss as a value that is read from the GPU only when
+asked for; the functions here ask. Leading dimensions, such as experts, may come before the two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Literal
 import torch
 
 from h20_ops.errors import FormatError
-from h20_ops.reblock import Loss, reblock_fp4, reblock_fp8
+from h20_ops.reblock import reblock_fp4, reblock_fp8
+from h20_ops.requant_loss import Loss
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,12 +39,12 @@ def requant_expert_fp4(
     Exact while the exponents inside a block span at most 14.
 
     Args:
-        weight: int8 or uint8, (n, k / 2), the even element of the k axis in the low nibble.
-        scale: ue8m0 bytes (uint8, int8 or float8_e8m0fnu), (n, k / 32).
+        weight: int8 or uint8, (..., n, k / 2), the even element of the k axis in the low nibble.
+        scale: ue8m0 bytes (uint8, int8 or float8_e8m0fnu), (..., n, k / 32).
         name: what errors and the report call it.
         on_inexact: "report" logs a warning with count and error, "refuse" raises.
     Returns:
-        float8_e4m3fn (n, k) and fp32 (n / 128, k / 128), contiguous.
+        float8_e4m3fn (..., n, k) and fp32 (..., n / 128, k / 128), contiguous.
     Raises:
         FormatError: a NaN or implausible scale, sizes that are not multiples of 128, or a loss
             that is refused.
@@ -65,8 +67,8 @@ def requant_dense_fp8(
     2^-6 of the new scale, and then by at most 2^-10 of it.
 
     Args:
-        weight: float8_e4m3fn (or its bytes as uint8), (n, k).
-        scale: fp32 powers of two, or ue8m0 bytes, (n / 32, k / 32).
+        weight: float8_e4m3fn (or its bytes as uint8), (..., n, k).
+        scale: fp32 powers of two, or ue8m0 bytes, (..., n / 32, k / 32).
         name, on_inexact: as for requant_expert_fp4. Losses in the last places of small values are
             ordinary here; a report is logged at level INFO.
     Returns, raises:

@@ -16,9 +16,8 @@ from h20_ops.formats import decode_e2m1, decode_e4m3, encode_e4m3
 
 # The largest input scale of a block is put at 2^6 of the new one: 6 * 2^6 = 384 is below 448.
 FP4_HEADROOM = 6
-# Beyond these many places below the largest scale every value has become zero.
-FP4_PLACES = 6 + 13
-FP8_PLACES = 20
+# The farthest an exponent byte can lie below another; beyond about 20 places all values are zero.
+FARTHEST = 254
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ def fp4_table(device: torch.device) -> Table:
     nibbles = torch.arange(256, dtype=torch.int64)
     pair = torch.stack([nibbles & 15, nibbles >> 4], dim=-1)
     values = decode_e2m1(pair.to(torch.uint8)).double()
-    codes, error = _encode(values, FP4_PLACES + 1, FP4_HEADROOM)
+    codes, error = _encode(values, FARTHEST + 1, FP4_HEADROOM)
     packed = codes[..., 0].to(torch.int32) | (codes[..., 1].to(torch.int32) << 8)
     return Table(
         codes=packed.to(torch.int16).to(device),
@@ -63,7 +62,7 @@ def fp8_table(device: torch.device) -> Table:
     old = torch.arange(256, dtype=torch.int64).to(torch.uint8)
     values = decode_e4m3(old).double()
     is_nan = values.isnan()
-    codes, error = _encode(values.nan_to_num(0.0), FP8_PLACES + 1, 0)
+    codes, error = _encode(values.nan_to_num(0.0), FARTHEST + 1, 0)
     codes = torch.where(is_nan, old, codes)
     return Table(
         codes=codes.to(device),

@@ -1,7 +1,8 @@
 """Attention of the vision tower: images side by side in one batch, each row sees its own image.
 
 On a GPU torch's own FlashAttention kernel does it, by `aten::_flash_attention_forward`, which takes the
-segment borders as a tensor and reads nothing on the host; elsewhere the twin does.
+segment borders as a tensor and reads nothing on the host; elsewhere the twin does. It is the kernel behind
+torch.nn.attention.varlen.varlen_attn, without that function's extra result.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+_DIM_MULTIPLE = 8  # of the kernel's head dimension; others are padded with zeros
 
 
 def vit_attention(
@@ -32,7 +35,7 @@ def vit_attention(
     """Return full attention within each segment, as a tuple of one.
 
     Args:
-        q, k, v: bf16 (rows, heads, dim), rows strided, the last dimension contiguous.
+        q, k, v: bf16 (rows, heads, dim), rows strided, the last dimension contiguous; dim up to 256.
         cu_seqlens_q, cu_seqlens_k: int32 (segments + 1,), on the device of q.
         max_seqlen_q, max_seqlen_k: length of the longest segment.
         softmax_scale: dim^-0.5 by default.
@@ -61,7 +64,13 @@ def vit_attention(
             max_seqlen_k=max_seqlen_k,
             softmax_scale=softmax_scale,
         )
-    scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
+    heads_dim = q.shape[2]
+    scale = heads_dim**-0.5 if softmax_scale is None else softmax_scale
+    if q.shape[0] == 0 or k.shape[0] == 0:
+        return (torch.zeros(q.shape, dtype=q.dtype, device=q.device),)
+    padding = -heads_dim % _DIM_MULTIPLE
+    if padding:  # channels of zeros add nothing to a product and give zeros
+        q, k, v = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (q, k, v))
     out = torch.ops.aten._flash_attention_forward(
         q,
         k,
@@ -75,4 +84,4 @@ def vit_attention(
         False,
         scale=scale,
     )[0]
-    return (out,)
+    return (out[..., :heads_dim].contiguous() if padding else out,)

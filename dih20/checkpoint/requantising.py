@@ -16,7 +16,7 @@ from dih20.errors import ConfigError
 from dih20.groups import ensure
 
 if TYPE_CHECKING:
-    from h20_ops.reblock import Loss
+    from h20_ops.requant_loss import Loss
     from v41.checkpoint import CheckpointReader
     from v41.tensors import TensorSpec
 
@@ -27,7 +27,7 @@ def requant(ui: Console, path: str) -> dict[str, Any]:
     """Print what changes per kind of weight and which tensors change most; writes nothing."""
     ensure(ui, "torch")
     from h20_ops.errors import FormatError
-    from h20_ops.reblock import total_loss
+    from h20_ops.requant_loss import total_loss
     from v41.checkpoint import CheckpointReader
     from v41.errors import CheckpointError
 

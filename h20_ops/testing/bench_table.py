@@ -26,7 +26,7 @@ _COLUMNS = {
     "roofline_us": "roofline, us",
     "h20_lower_bound_us": "H20 at best, us",
 }
-_EXTRA_KEYS = ("indices", "record", "dtype", "kind")
+_EXTRA_KEYS = ("indices", "record", "dtype", "kind", "copy_share")
 
 
 def table_of(record: dict[str, Any]) -> str:

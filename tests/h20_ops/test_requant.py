@@ -10,8 +10,9 @@ import torch
 from h20_ops.errors import FormatError
 from h20_ops.formats import decode_e2m1, decode_e4m3, decode_ue8m0, unpack_nibbles
 from h20_ops.formats.reencode import reencode_fp4_as_fp8
-from h20_ops.reblock import reblock_fp4, reblock_fp8, total_loss
+from h20_ops.reblock import reblock_fp4, reblock_fp8
 from h20_ops.requant import requant_dense_fp8, requant_expert_fp4
+from h20_ops.requant_loss import total_loss
 
 pytestmark = pytest.mark.torch
 

@@ -1,0 +1,93 @@
+"""Compiled forms of the re-encoding kernels: argument structure and launch."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from h20_ops.jit import CudaSource, load_kernel
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 128
+THREADS = 256
+ALIGNMENT = 16
+BLOCKS_PER_CTA = 1
+MIN_CTAS = 6
+STREAMING = 1
+
+
+def source(
+    blocks: int = BLOCKS_PER_CTA, min_ctas: int = MIN_CTAS, streaming: int = STREAMING
+) -> CudaSource:
+    """The source with its constants: blocks a thread block converts, how many share a multiprocessor."""
+    defines = {"BLOCKS": blocks, "MIN_CTAS": min_ctas, "STREAMING": streaming}
+    return CudaSource("requant", Path(__file__).parent / "requant.cu", defines)
+
+
+class Params(ctypes.Structure):
+    """Params of the source, field for field."""
+
+    _fields_ = [
+        ("weight", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("loss", ctypes.c_void_p),
+        ("columns", ctypes.c_int32),
+    ]
+
+
+def launch(
+    kind: str,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    counters: torch.Tensor,
+    *,
+    chosen: CudaSource | None = None,
+) -> None:
+    """Run "fp4" or "fp8" on torch's current stream.
+
+    Args:
+        weight, scale: as reblock_fp4 and reblock_fp8 take them; leading dimensions count as rows.
+        values, scales: what is written, contiguous.
+        counters: Loss of the source, zeroed.
+    """
+    import torch
+
+    if values.numel() == 0:
+        return
+    weight, scale = _readable(weight), _readable(scale)
+    columns = values.shape[-1]
+    rows = values.numel() // columns
+    params = Params(
+        weight=weight.data_ptr(),
+        scale=scale.data_ptr(),
+        values=values.data_ptr(),
+        scales=scales.data_ptr(),
+        loss=counters.data_ptr(),
+        columns=columns,
+    )
+    bytes_of_fp8 = kind == "fp8" and scale.element_size() == 1
+    per_cta = (chosen or source()).defines["BLOCKS"] if kind == "fp4" else 1
+    with torch.cuda.device(values.device):
+        kernel = load_kernel(
+            chosen or source(), f"requant_{kind}" + ("_bytes" if bytes_of_fp8 else "")
+        )
+        grid = (-(-columns // BLOCK // int(per_cta)), rows // BLOCK)
+        kernel.launch(grid=grid, block=(THREADS,), args=[params])
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it where it is strided or does not start on 16 bytes."""
+    import torch
+
+    if tensor.is_contiguous():
+        return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+    if tensor.element_size() == 1:  # 8-bit types are not all copied
+        return tensor.view(torch.uint8).contiguous()
+    return tensor.contiguous()
