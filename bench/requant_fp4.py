@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from h20_ops.reblock import reblock_fp4
 from h20_ops.testing.bench import BenchRun
 from h20_ops.testing.requant_cases import expert_case
@@ -20,12 +22,7 @@ def measure(bench: BenchRun) -> None:
         sets = [
             expert_case((experts, rows, columns), SPREAD) for _ in range(2 if experts > 1 else 8)
         ]
-        ours = time_calls(
-            [
-                lambda weight=weight, scale=scale: reblock_fp4(weight, scale)
-                for weight, scale in sets
-            ]
-        )
+        ours = time_calls([partial(reblock_fp4, *pair) for pair in sets])
         del sets
         bench.row(
             shape={"experts": experts, "rows": rows, "columns": columns},
