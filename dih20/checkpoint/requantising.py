@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
-from dih20.errors import ConfigError
+from dih20.errors import ConfigError, UsageError
 from dih20.groups import ensure
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _WORST_SHOWN = 10
 
 
-def requant(ui: Console, path: str) -> dict[str, Any]:
+def requant(ui: Console, path: str, device: str = "cpu") -> dict[str, Any]:
     """Print what changes per kind of weight and which tensors change most; writes nothing."""
     ensure(ui, "torch")
+    _want_device(device)
     from h20_ops.errors import FormatError
     from h20_ops.requant_loss import total_loss
     from v41.checkpoint import CheckpointReader
@@ -38,7 +39,7 @@ def requant(ui: Console, path: str) -> dict[str, Any]:
         specs = [spec for spec in reader.specs if spec.storage in ("fp4", "fp8")]
         sizes = [reader.size_bytes(spec.name) for spec in specs]
         with ui.progress("re-encode weights", sum(sizes)) as advance:
-            for (spec, loss), size in zip(_losses(reader, specs), sizes, strict=True):
+            for (spec, loss), size in zip(_losses(reader, specs, device), sizes, strict=True):
                 losses[spec.storage].append((spec.name, loss))
                 advance(size)
     except (CheckpointError, FormatError) as broken:
@@ -74,14 +75,37 @@ def requant(ui: Console, path: str) -> dict[str, Any]:
     }
 
 
-def _losses(reader: CheckpointReader, specs: list[TensorSpec]) -> Iterator[tuple[TensorSpec, Loss]]:
+def _want_device(device: str) -> None:
+    """Refuse a device that this machine does not have; nothing is chosen silently."""
+    import torch
+
+    if device == "cpu":
+        return
+    if device != "cuda":
+        raise UsageError(
+            found=f"device {device!r}",
+            expected="cpu, or cuda for the GPU of this machine",
+            remedy="./inv checkpoint requant PATH --device cuda",
+        )
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+        raise UsageError(
+            found=f"torch {torch.__version__} sees {name}",
+            expected="an SM90 GPU (H20, H100 or H200) for --device cuda",
+            remedy="leave --device out: a CPU gives the same numbers, more slowly",
+        )
+
+
+def _losses(
+    reader: CheckpointReader, specs: list[TensorSpec], device: str
+) -> Iterator[tuple[TensorSpec, Loss]]:
     from h20_ops.reblock import reblock_fp4, reblock_fp8
 
     for spec in specs:
         assert spec.scale_name is not None, f"{spec.name} has no scale"
         convert = reblock_fp4 if spec.storage == "fp4" else reblock_fp8
         weight, scale = reader.read(spec.name), reader.read(spec.scale_name)
-        yield spec, convert(weight, scale, name=spec.name).loss
+        yield spec, convert(weight.to(device), scale.to(device), name=spec.name).loss
 
 
 def _cells(loss: Loss) -> tuple[str, str, str, str]:

@@ -46,6 +46,18 @@ def test_a_checkpoint_with_far_scales_is_said_to_lose_bits(tmp_path: Path) -> No
         run_verb(Console(), "requant", str(copy), tensors=False)
 
 
+def test_a_gpu_is_used_only_when_asked_for_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError) as refused:
+        run_verb(Console(), "requant", str(FOLDER), tensors=False, device="cuda")
+    assert "sees no CUDA device" in refused.value.found
+    assert "SM90" in refused.value.expected
+    with pytest.raises(UsageError, match="device 'gpu'"):
+        run_verb(Console(), "requant", str(FOLDER), tensors=False, device="gpu")
+
+
 def test_a_verb_that_is_none_lists_the_two_there_are() -> None:
     with pytest.raises(UsageError, match="no verb 'convert'"):
         run_verb(Console(), "convert", str(FOLDER), tensors=False)
