@@ -1,12 +1,15 @@
 """Indexer logits of prefill rows on the engine's FP4 tensors.
 
-Served by plain torch so far, on any device: right, and not fast. Its work space grows with
-rows x heads x keys in chunks of 256 MiB.
+On an SM90 device two launches: queries and keys are expanded to FP8 (exactly, while the exponents of a
+vector's four groups span at most 14), then multiplied on FP8 tensor cores with fp32 accumulation. CPU
+tensors go to the plain-torch twin.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from h20_ops.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +49,21 @@ def mqa_logits_prefill(
         (rows, columns), row stride a multiple of 1024 bytes. Columns past a row's end are -inf up to
         the end of its last tile and unspecified beyond, unless fill.
     """
+    if q.is_cuda:
+        return _on_gpu(
+            q,
+            q_sf,
+            k,
+            k_sf,
+            weights,
+            ks,
+            ke,
+            max_kv_len=max_kv_len,
+            candidate_blocks=candidate_blocks,
+            candidate_block_size=candidate_block_size,
+            out_dtype=out_dtype,
+            fill=fill,
+        )
     from h20_ops.torch_ref.mqa_logits_prefill import mqa_logits_prefill as twin
 
     return twin(
@@ -62,3 +80,60 @@ def mqa_logits_prefill(
         out_dtype=out_dtype,
         fill=fill,
     )
+
+
+def _on_gpu(
+    q: torch.Tensor,
+    q_sf: torch.Tensor,
+    k: torch.Tensor,
+    k_sf: torch.Tensor,
+    weights: torch.Tensor,
+    ks: torch.Tensor,
+    ke: torch.Tensor,
+    *,
+    max_kv_len: int,
+    candidate_blocks: torch.Tensor | None,
+    candidate_block_size: int,
+    out_dtype: torch.dtype | None,
+    fill: bool,
+) -> torch.Tensor:
+    import torch
+
+    from h20_ops.arguments_index import check_mqa_logits_prefill
+    from h20_ops.cuda.mqa_logits_prefill_kernel import MAX_HEADS, ROW_BYTES, launch
+
+    rows, heads, keys = check_mqa_logits_prefill(
+        q, q_sf, k, k_sf, weights, ks, ke, max_kv_len, candidate_blocks, candidate_block_size
+    )
+    dtype = out_dtype or torch.bfloat16
+    if heads > MAX_HEADS or dtype not in (torch.bfloat16, torch.float32):
+        raise UnsupportedError(
+            f"{heads} heads, logits in {dtype}",
+            f"at most {MAX_HEADS} heads, logits in torch.bfloat16 or torch.float32",
+            "call the twin h20_ops.torch_ref.mqa_logits_prefill for others",
+        )
+    columns = max_kv_len
+    if candidate_blocks is not None:
+        columns = candidate_blocks.shape[1] * candidate_block_size
+    per_row = ROW_BYTES // dtype.itemsize
+    shape = (rows, -(-columns // per_row) * per_row)
+    nothing = rows == 0 or keys == 0
+    if fill or nothing:
+        out = torch.full(shape, -torch.inf, dtype=dtype, device=q.device)
+    else:
+        out = torch.empty(shape, dtype=dtype, device=q.device)
+    if not nothing:
+        launch(
+            q,
+            q_sf,
+            k,
+            k_sf,
+            weights,
+            ks,
+            ke,
+            out,
+            max_kv_len=max_kv_len,
+            candidate_blocks=candidate_blocks,
+            candidate_block_size=candidate_block_size,
+        )
+    return out[:, :columns]

@@ -1,0 +1,103 @@
+// Indexer logits of prefill rows for sm_90a: sum over heads of weight * relu(q . k), FP4 in, FP8 wgmma.
+//
+// Two launches: one expands queries and keys to e4m3 tiles and plans, one multiplies. See
+// mqa_logits_prefill_layout.cuh for the tiles, _dense.cuh and _candidates.cuh for the products.
+#include "mqa_logits_prefill_candidates.cuh"
+#include "mqa_logits_prefill_dense.cuh"
+#include "mqa_logits_prefill_expand.cuh"
+
+namespace logits {
+
+constexpr int MATH_REGISTERS = MATH_WARPGROUPS == 2 ? 240 : MATH_WARPGROUPS == 3 ? 160 : 112;
+constexpr int FEED_REGISTERS = MATH_WARPGROUPS == 3 ? 32 : 24;
+
+template <int HALVES, typename Out>
+__device__ __forceinline__ void dense(const Params& p, uint8_t* raw) {
+  DenseShared& shared = *reinterpret_cast<DenseShared*>(raw);
+  if (threadIdx.x == 0) {
+    if (sm90::shared_address(raw) % 1024 != 0) __trap();  // swizzled tiles rely on it
+    for (int i = 0; i < STAGES; ++i) {
+      sm90::mbarrier_init(sm90::shared_address(&shared.keys_ready[i]), 1);
+      sm90::mbarrier_init(sm90::shared_address(&shared.keys_free[i]), 4 * MATH_WARPGROUPS);
+    }
+    for (int i = 0; i < 2; ++i) {
+      sm90::mbarrier_init(sm90::shared_address(&shared.q_ready[i]), 1);
+      sm90::mbarrier_init(sm90::shared_address(&shared.q_free[i]), 4 * MATH_WARPGROUPS);
+    }
+    sm90::mbarrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_previous_kernel();
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);
+  if (warpgroup == MATH_WARPGROUPS) {
+    sm90::registers_shrink<FEED_REGISTERS>();
+    if (threadIdx.x == MATH_WARPGROUPS * WARPGROUP) feed_dense(p, shared);
+  } else {
+    sm90::registers_grow<MATH_REGISTERS>();
+    compute_dense<HALVES, Out>(p, shared, warpgroup);
+  }
+}
+
+template <int HALVES, typename Out>
+__device__ __forceinline__ void candidates(const Params& p, uint8_t* raw) {
+  CandidateShared& shared = *reinterpret_cast<CandidateShared*>(raw);
+  if (threadIdx.x == 0) {
+    if (sm90::shared_address(raw) % 1024 != 0) __trap();
+    for (int i = 0; i < CANDIDATE_STAGES; ++i) {
+      sm90::mbarrier_init(sm90::shared_address(&shared.keys_ready[i]), WARPGROUP);
+      sm90::mbarrier_init(sm90::shared_address(&shared.keys_free[i]), 4 * CANDIDATE_MATH_WARPGROUPS);
+    }
+    for (int i = 0; i < 2; ++i) {
+      sm90::mbarrier_init(sm90::shared_address(&shared.q_ready[i]), 1);
+      sm90::mbarrier_init(sm90::shared_address(&shared.q_free[i]), 4 * CANDIDATE_MATH_WARPGROUPS);
+    }
+    sm90::mbarrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_previous_kernel();
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);
+  if (warpgroup == CANDIDATE_MATH_WARPGROUPS) {
+    gather_candidates(p, shared);
+  } else {
+    compute_candidates<HALVES, Out>(p, shared, warpgroup);
+  }
+}
+
+}  // namespace logits
+
+extern "C" __global__ void __launch_bounds__(logits::EXPAND_THREADS)
+    mqa_logits_prefill_expand(const __grid_constant__ logits::Params p) {
+  __shared__ logits::ExpandShared shared;
+  int block = blockIdx.x;
+  if (p.blocks == nullptr) {  // the plan takes longest and starts first
+    if (block == 0) {
+      logits::plan(p, shared);
+      return;
+    }
+    --block;
+  }
+  if (block < p.key_tiles) logits::expand_keys(p, block);
+  else logits::expand_queries(p, block - p.key_tiles, shared);
+}
+
+#define DENSE(NAME, HALVES, OUT)                                                            \
+  extern "C" __global__ void __launch_bounds__((MATH_WARPGROUPS + 1) * logits::WARPGROUP, 1) \
+      NAME(const __grid_constant__ logits::Params p) {                                      \
+    extern __shared__ __align__(1024) uint8_t raw[];                                        \
+    logits::dense<HALVES, OUT>(p, raw);                                                     \
+  }
+#define CANDIDATES(NAME, HALVES, OUT)                                                        \
+  extern "C" __global__ void                                                                 \
+  __launch_bounds__((logits::CANDIDATE_MATH_WARPGROUPS + 1) * logits::WARPGROUP, 2)          \
+      NAME(const __grid_constant__ logits::Params p) {                                       \
+    extern __shared__ __align__(1024) uint8_t raw[];                                         \
+    logits::candidates<HALVES, OUT>(p, raw);                                                 \
+  }
+DENSE(mqa_logits_prefill_dense_32_bf16, 1, logits::bf16)
+DENSE(mqa_logits_prefill_dense_32_fp32, 1, float)
+DENSE(mqa_logits_prefill_dense_64_bf16, 2, logits::bf16)
+DENSE(mqa_logits_prefill_dense_64_fp32, 2, float)
+CANDIDATES(mqa_logits_prefill_candidates_32_bf16, 1, logits::bf16)
+CANDIDATES(mqa_logits_prefill_candidates_32_fp32, 1, float)
+CANDIDATES(mqa_logits_prefill_candidates_64_bf16, 2, logits::bf16)
+CANDIDATES(mqa_logits_prefill_candidates_64_fp32, 2, float)

@@ -1,0 +1,278 @@
+// Dense logits: a CTA walks over blocks of rows (two tiles of B, kept in shared memory) and the keys of
+// their ranges, 64 keys a warpgroup and step. One thread feeds keys and queries by bulk copies. A
+// warpgroup has the products with one tile of B in flight while it sums heads of the other.
+#pragma once
+
+#include "mqa_logits_prefill_layout.cuh"
+
+namespace logits {
+
+struct BlockInfo {
+  int first_key;
+  int steps;  // 0 ends the walk
+};
+
+struct DenseShared {
+  alignas(1024) uint8_t q[2][Q_TILES * Q_TILE_BYTES];
+  alignas(1024) uint8_t keys[STAGES][STEP_KEYS * ROW_BYTES];
+  alignas(16) uint32_t key_scale[STAGES][STEP_KEYS];
+  alignas(16) DenseMeta meta[2][Q_TILES];
+  BlockInfo info[2];
+  alignas(8) uint64_t keys_ready[STAGES];
+  uint64_t keys_free[STAGES];
+  uint64_t q_ready[2];
+  uint64_t q_free[2];
+};
+static_assert(sizeof(DenseShared) <= DENSE_SHARED_BYTES, "the wrapper asks for too little");
+
+__device__ __forceinline__ void feed_dense(const Params& p, DenseShared& shared) {
+  const int total = *p.total;
+  const int64_t cta = blockIdx.x, ctas = gridDim.x;
+  int left = static_cast<int>(total * (cta + 1) / ctas) - static_cast<int>(total * cta / ctas);
+  const int2 start = p.starts[cta];
+  int block = start.x, skip = start.y, stage = 0, buffer = 0;
+  uint32_t parity = 1, q_parity = 1;
+  while (true) {
+    int2 range = make_int2(0, 0);
+    if (left > 0) {
+      range = p.ranges[block];
+      if (range.y == 0) {
+        ++block;
+        continue;
+      }
+    }
+    const int steps = left > 0 ? min(left, range.y - skip) : 0;
+    const int first = (range.x + skip) * STEP_KEYS;
+    const uint32_t q_ready = sm90::shared_address(&shared.q_ready[buffer]);
+    sm90::mbarrier_wait(sm90::shared_address(&shared.q_free[buffer]), q_parity);
+    shared.info[buffer] = BlockInfo{first, steps};
+    if (steps == 0) {
+      sm90::mbarrier_arrive(q_ready);
+      return;
+    }
+    arrive_and_expect(q_ready, Q_TILES * (Q_TILE_BYTES + sizeof(DenseMeta)));
+    bulk_copy(sm90::shared_address(shared.q[buffer]),
+              p.q_tiles + static_cast<int64_t>(block) * Q_TILES * Q_TILE_BYTES,
+              Q_TILES * Q_TILE_BYTES, q_ready);
+    bulk_copy(sm90::shared_address(shared.meta[buffer]),
+              p.q_meta + static_cast<int64_t>(block) * Q_TILES * sizeof(DenseMeta),
+              Q_TILES * sizeof(DenseMeta), q_ready);
+    if (buffer == 1) q_parity ^= 1;
+    buffer ^= 1;
+    for (int step = 0; step < steps; ++step) {
+      const int64_t key = first + step * STEP_KEYS;
+      const uint32_t ready = sm90::shared_address(&shared.keys_ready[stage]);
+      sm90::mbarrier_wait(sm90::shared_address(&shared.keys_free[stage]), parity);
+      arrive_and_expect(ready, STEP_KEYS * (ROW_BYTES + 4));
+      bulk_copy(sm90::shared_address(shared.keys[stage]), p.k_tiles + key * ROW_BYTES,
+                STEP_KEYS * ROW_BYTES, ready);
+      bulk_copy(sm90::shared_address(shared.key_scale[stage]), p.k_scale + key, STEP_KEYS * 4, ready);
+      if (++stage == STAGES) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    left -= steps;
+    skip = 0;
+    ++block;
+  }
+}
+
+// Where a thread's token writes, and what.
+template <typename Out>
+struct Target {
+  Out* column_0;
+  int start, length, stop, scale;
+};
+
+template <typename Out>
+__device__ __forceinline__ void store_columns(const Target<Out>& target, int key, float a, float b) {
+  const int column = key - target.start;
+  a = static_cast<uint32_t>(column) < static_cast<uint32_t>(target.length) ? a : -INFINITY;
+  b = static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(target.length) ? b : -INFINITY;
+  const bool first = static_cast<uint32_t>(column) < static_cast<uint32_t>(target.stop);
+  Out* at = target.column_0 + column;
+  if ((target.start & 1) == 0) {
+    if (first) store_pair(at, a, b);
+  } else {
+    if (first) store_one(at, a);
+    if (static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(target.stop)) store_one(at + 1, b);
+  }
+}
+
+// Add a tile's 32 heads to the four classes of two keys.
+__device__ __forceinline__ void add_heads(const float (&products)[64], const float* weights,
+                                          float (&sums)[8]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int at = 4 * (i / 2) + i % 2;
+    sums[i / 8] = fmaf(weights[i], relu(products[at]), sums[i / 8]);
+    sums[4 + i / 8] = fmaf(weights[i], relu(products[at + 2]), sums[4 + i / 8]);
+  }
+}
+
+__device__ __forceinline__ void zero(float (&sums)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sums[i] = 0.0f;
+}
+
+template <typename Out>
+__device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int key,
+                                       uint2 key_scale) {
+  const float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  const float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  store_columns(target, key, scaled(a, key_scale.x, target.scale), scaled(b, key_scale.y, target.scale));
+}
+
+__device__ __forceinline__ void start_products(float (&products)[64], uint64_t keys, uint64_t q) {
+  sm90::pin(products);
+  sm90::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    sm90::wgmma_m64n128k32_e4m3(products, keys + 2 * k, q + 2 * k, k > 0);
+  }
+  sm90::wgmma_commit();
+}
+
+__device__ __forceinline__ void load_weights(float (&weights)[32], const float* source) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint4 four = sm90::load_shared16(sm90::shared_address(source + 4 * i));
+    weights[4 * i] = __uint_as_float(four.x);
+    weights[4 * i + 1] = __uint_as_float(four.y);
+    weights[4 * i + 2] = __uint_as_float(four.z);
+    weights[4 * i + 3] = __uint_as_float(four.w);
+  }
+}
+
+template <typename Out>
+__device__ __forceinline__ Target<Out> target_of(const Params& p, const RowInfo& row) {
+  return {static_cast<Out*>(p.out) + row.offset, row.start, row.length, row.stop, row.scale};
+}
+
+template <int HALVES, typename Out>
+__device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shared, int warpgroup) {
+  const int lane = threadIdx.x % 32, t = lane % 4;
+  const int own_key = warpgroup * TILE_KEYS + (threadIdx.x % WARPGROUP) / 32 * 16 + 2 * (lane / 4);
+  const bool leader = lane == 0;
+  const uint64_t q_tile = sm90::swizzled_tile(sm90::shared_address(shared.q), 0, 1024);
+  const uint64_t key_tile = sm90::swizzled_tile(
+      sm90::shared_address(shared.keys) + warpgroup * KEY_TILE_BYTES, 0, 1024);
+  constexpr uint64_t Q_STEP = Q_TILE_BYTES >> 4, STAGE_STEP = (STEP_KEYS * ROW_BYTES) >> 4;
+  const uint32_t scales = sm90::shared_address(shared.key_scale) + own_key * 4;
+  const uint32_t keys_ready = sm90::shared_address(shared.keys_ready);
+  const uint32_t keys_free = sm90::shared_address(shared.keys_free);
+  int stage = 0, buffer = 0;
+  uint32_t parity = 0, q_parity = 0;
+  float one[64], two[64];
+  const auto key_scale_of = [&](int at) {
+    uint2 pair;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(pair.x), "=r"(pair.y)
+                 : "r"(scales + at * (STEP_KEYS * 4)));
+    return pair;
+  };
+
+  while (true) {
+    sm90::mbarrier_wait(sm90::shared_address(&shared.q_ready[buffer]), q_parity);
+    const BlockInfo info = shared.info[buffer];
+    if (info.steps == 0) return;
+    const DenseMeta* meta = shared.meta[buffer];
+    const uint64_t q = q_tile + buffer * (Q_TILES * Q_STEP);
+#if WEIGHTS_IN_SHARED
+    const float *weights_one = meta[0].weights[t], *weights_two = meta[1].weights[t];
+#else
+    float weights_one[32], weights_two[32];
+    load_weights(weights_one, meta[0].weights[t]);
+    load_weights(weights_two, meta[1].weights[t]);
+#endif
+    const Target<Out> target_one = target_of<Out>(p, meta[0].rows[t]);
+    const Target<Out> target_two = target_of<Out>(p, meta[1].rows[t]);
+    int key = info.first_key + own_key;
+    float sums[8];
+    const auto advance = [&] {
+      if (++stage == STAGES) {
+        stage = 0;
+        parity ^= 1;
+      }
+      key += STEP_KEYS;
+    };
+    const auto wait_keys = [&] { sm90::mbarrier_wait(keys_ready + 8 * stage, parity); };
+    const auto free_keys = [&] {
+      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
+    };
+    const auto finish_one = [&](uint2 scale) {
+      zero(sums);
+      add_heads(one, weights_one, sums);
+      if (HALVES == 1) finish(sums, target_one, key, scale);
+    };
+    const auto finish_two = [&](uint2 scale) {
+      if (HALVES == 1) zero(sums);
+      add_heads(OVERLAP ? two : one, weights_two, sums);
+      finish(sums, target_two, key, scale);
+    };
+    int step = 0;
+#if OVERLAP == 2
+    for (; step + 2 <= info.steps; step += 2) {
+      wait_keys();
+      const uint2 scale = key_scale_of(stage);
+      start_products(one, key_tile + stage * STAGE_STEP, q);
+      start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
+      sm90::wgmma_wait<1>();
+      sm90::pin(one);
+      finish_one(scale);
+      const uint32_t old_free = keys_free + 8 * stage;
+      const int old_key = key;
+      advance();
+      wait_keys();
+      const uint2 next_scale = key_scale_of(stage);
+      start_products(one, key_tile + stage * STAGE_STEP, q);
+      sm90::wgmma_wait<1>();
+      sm90::pin(two);
+      if (leader) sm90::mbarrier_arrive(old_free);
+      key = old_key;
+      finish_two(scale);
+      key += STEP_KEYS;
+      start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
+      sm90::wgmma_wait<1>();
+      sm90::pin(one);
+      finish_one(next_scale);
+      sm90::wgmma_wait<0>();
+      sm90::pin(two);
+      free_keys();
+      finish_two(next_scale);
+      advance();
+    }
+#endif
+    for (; step < info.steps; ++step) {
+      wait_keys();
+      const uint2 scale = key_scale_of(stage);
+      start_products(one, key_tile + stage * STAGE_STEP, q);
+#if OVERLAP
+      start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
+      sm90::wgmma_wait<1>();
+      sm90::pin(one);
+      finish_one(scale);
+      sm90::wgmma_wait<0>();
+      sm90::pin(two);
+      free_keys();
+      finish_two(scale);
+#else
+      sm90::wgmma_wait<0>();
+      sm90::pin(one);
+      finish_one(scale);
+      start_products(one, key_tile + stage * STAGE_STEP, q + Q_STEP);
+      sm90::wgmma_wait<0>();
+      sm90::pin(one);
+      free_keys();
+      finish_two(scale);
+#endif
+      advance();
+    }
+    if (leader) sm90::mbarrier_arrive(sm90::shared_address(&shared.q_free[buffer]));
+    if (buffer == 1) q_parity ^= 1;
+    buffer ^= 1;
+  }
+}
+
+}  // namespace logits
