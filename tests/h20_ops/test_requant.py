@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from h20_ops.formats import decode_e2m1, decode_e4m3, decode_ue8m0, unpack_nibbl
 from h20_ops.formats.reencode import reencode_fp4_as_fp8
 from h20_ops.reblock import reblock_fp4, reblock_fp8
 from h20_ops.requant import requant_dense_fp8, requant_expert_fp4
-from h20_ops.requant_loss import total_loss
+from h20_ops.requant_loss import DeviceLoss, total_loss
 
 pytestmark = pytest.mark.torch
 
@@ -151,3 +152,40 @@ def test_losses_add_up() -> None:
     assert (both.num_inexact, both.max_abs_error) == (lossy.num_inexact, lossy.max_abs_error)
     assert both.spread == 17
     assert "lossy" in str(both) and "exact" in str(total_loss([]))
+
+
+def test_leading_dimensions_are_converted_one_by_one() -> None:
+    packed, scale = expert(384, 256, (100, 118), seed=7)
+    together = reblock_fp4(packed.view(3, 128, 128), scale.view(3, 128, 8))
+    assert together.values.shape == (3, 128, 256) and together.scales.shape == (3, 1, 2)
+    codes, exponents = dense(7, 3)
+    dense_together = reblock_fp8(codes.view(2, 128, 384), exponents.view(2, 4, 12))
+    for part in range(3):
+        alone = reblock_fp4(packed.view(3, 128, 128)[part], scale.view(3, 128, 8)[part])
+        assert torch.equal(together.values[part].view(torch.uint8), alone.values.view(torch.uint8))
+        assert torch.equal(together.scales[part], alone.scales)
+    alone = reblock_fp8(codes, exponents)
+    assert torch.equal(dense_together.scales.flatten(0, 1), alone.scales)
+    assert dense_together.loss == alone.loss
+
+
+def test_counters_of_a_gpu_are_read_in_the_order_of_the_kernels_structure() -> None:
+    scale = torch.full((128, 4), 127, dtype=torch.uint8)
+    counted = DeviceLoss(num_values=16384, scale=scale, name="w1")
+    assert counted.read().is_exact
+    written = struct.pack("=QfII4x", 2**40 + 3, 0.375, 17, 0)
+    counted.counters.copy_(torch.frombuffer(bytearray(written), dtype=torch.uint8))
+    loss = counted.read()
+    assert (loss.num_inexact, loss.max_abs_error, loss.spread) == (2**40 + 3, 0.375, 17)
+
+
+def test_a_bad_scale_that_a_gpu_counted_is_named_as_the_cpu_names_it() -> None:
+    scale = torch.full((128, 4), 127, dtype=torch.uint8)
+    counted = DeviceLoss(num_values=16384, scale=scale, name="w1")
+    written = struct.pack("=QfII4x", 0, 0.0, 0, 1)
+    counted.counters.copy_(torch.frombuffer(bytearray(written), dtype=torch.uint8))
+    with pytest.raises(FormatError, match="scales of w1 had changed"):
+        counted.read()
+    scale[5, 2] = 255
+    with pytest.raises(FormatError, match="w1 holds 1 scale byte"):
+        counted.read()
