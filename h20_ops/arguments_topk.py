@@ -52,3 +52,12 @@ def check_topk(
             f"nan_rows: {tuple(nan_rows.shape)}, want {(rows,)}"
         )
     return rows, columns
+
+
+def check_same_device(device: torch.device, **tensors: torch.Tensor | None) -> None:
+    """Assert that what a kernel reads or writes by address is on the device of input; flags contiguous."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            assert tensor.device == device, f"{name}: on {tensor.device}, input on {device}"
+    flags = tensors.get("nan_rows")
+    assert flags is None or flags.is_contiguous(), f"nan_rows: strides {flags.stride()}, want (1,)"

@@ -1,11 +1,14 @@
 """The k largest elements of each row, exact and deterministic, with row lengths.
 
-Served by plain torch so far, on any device: right, and not fast.
+CUDA tensors go to the SM90 kernel, others to the plain-torch twin; both give the same bits.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from h20_ops.cuda import topk_kernel as kernel
 
 if TYPE_CHECKING:
     import torch
@@ -47,19 +50,93 @@ def topk(
     Returns:
         values as input (rows, k) or None; indices (rows, k), contiguous unless output_idx is given.
     """
-    from h20_ops.torch_ref.topk import topk as twin
+    if not input.is_cuda:
+        from h20_ops.torch_ref.topk import topk as twin
 
-    return twin(
+        return twin(
+            input,
+            k,
+            end=end,
+            sorted=sorted,
+            sorted_index=sorted_index,
+            indices_type=indices_type,
+            output_idx=output_idx,
+            output_idx_offset=output_idx_offset,
+            idx_fill=idx_fill,
+            value_fill=value_fill,
+            return_value=return_value,
+            nan_rows=nan_rows,
+        )
+    import torch
+
+    from h20_ops.arguments_topk import check_same_device, check_topk
+
+    dtype = indices_type or torch.int64
+    rows, columns = check_topk(
         input,
         k,
+        end,
+        sorted,
+        sorted_index,
+        dtype,
+        output_idx,
+        output_idx_offset,
+        return_value,
+        nan_rows,
+    )
+    check_same_device(
+        input.device,
         end=end,
-        sorted=sorted,
-        sorted_index=sorted_index,
-        indices_type=indices_type,
         output_idx=output_idx,
         output_idx_offset=output_idx_offset,
-        idx_fill=idx_fill,
-        value_fill=value_fill,
-        return_value=return_value,
         nan_rows=nan_rows,
     )
+    indices = output_idx
+    if indices is None:
+        indices = torch.empty((rows, k), dtype=dtype, device=input.device)
+    values = (
+        torch.empty((rows, k), dtype=input.dtype, device=input.device) if return_value else None
+    )
+    if rows == 0:
+        return values, indices
+    is_bf16 = input.dtype == torch.bfloat16
+    form = kernel.form_for(k)
+    resident = _num_sms(input.device.index) * form.blocks_per_sm
+    blocks = kernel.choose_blocks(rows, columns, resident)
+    end = end if end is None else end.contiguous()
+    offset = output_idx_offset if output_idx_offset is None else output_idx_offset.contiguous()
+    params = kernel.Params(
+        input=_address(input),
+        end=_address(end),
+        offset=_address(offset),
+        values=_address(values),
+        indices=_address(indices),
+        nan_rows=_address(nan_rows),
+        row_stride=input.stride(0),
+        index_stride=indices.stride(0),
+        index_fill=idx_fill,
+        value_fill=kernel.value_bits(value_fill, is_bf16=is_bf16),
+        columns=columns,
+        k=k,
+        blocks=blocks,
+        column_bits=kernel.column_bits(columns),
+        wide=dtype == torch.int64,
+        sorted=sorted,
+        rows=rows,
+    )
+    # A sorted row needs the memory that the next row would be read into.
+    clusters = rows if sorted else min(rows, max(1, resident // blocks))
+    with torch.cuda.device(input.device):
+        kernel.launch(params, form, is_bf16=is_bf16, clusters=clusters)
+    return values, indices
+
+
+def _address(tensor: Any) -> int | None:
+    return None if tensor is None else int(tensor.data_ptr())
+
+
+@lru_cache
+def _num_sms(device: int) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

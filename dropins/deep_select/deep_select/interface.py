@@ -58,7 +58,9 @@ def topk(
         raise UnsupportedError(
             "begin or hint given to topk", "None for both, as upstream", "slice the input instead"
         )
-    nan_rows = torch.zeros(input.shape[0], dtype=torch.bool, device=input.device)
+    nan_rows = None
+    if abort_when_nan_found and _may_read(input.device):
+        nan_rows = torch.empty(input.shape[0], dtype=torch.bool, device=input.device)
     values, indices = select(
         input,
         topk,
@@ -73,7 +75,7 @@ def topk(
         return_value=return_value,
         nan_rows=nan_rows,
     )
-    if abort_when_nan_found and _may_read(input.device):
+    if nan_rows is not None:
         _refuse_nan(nan_rows)
     return values, indices
 

@@ -1,0 +1,135 @@
+"""Compiled forms of top-k: argument structure, sizes, how a row is cut, and launch."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from h20_ops.jit import CudaSource, load_kernel
+
+BITMAP_BYTES = 8192
+LIST_BYTES = 2 * 128 * 8
+SMALL_BYTES = 8 + 128 + 10 * 4  # of single words in shared memory
+MAX_BLOCKS = 8  # of a cluster that every launch may ask for
+LEAST_SLICE = 4096  # elements a block should have to be worth its start
+NAN_BF16 = 0x7FC0
+
+
+class Params(ctypes.Structure):
+    """Params of topk_layout.cuh, field for field."""
+
+    _fields_ = [
+        ("input", ctypes.c_void_p),
+        ("end", ctypes.c_void_p),
+        ("offset", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("indices", ctypes.c_void_p),
+        ("nan_rows", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("index_stride", ctypes.c_int64),
+        ("index_fill", ctypes.c_int64),
+        ("value_fill", ctypes.c_uint32),
+        ("columns", ctypes.c_int32),
+        ("k", ctypes.c_int32),
+        ("blocks", ctypes.c_int32),
+        ("column_bits", ctypes.c_int32),
+        ("wide", ctypes.c_int32),
+        ("sorted", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+    ]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Constants of one compiled kernel."""
+
+    threads: int
+    stages: int  # of the ring, of stage_bytes each
+    stage_bytes: int
+    candidates: int
+    blocks_per_sm: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """What Shared of topk_layout.cuh takes."""
+        ring = self.stages * (self.stage_bytes + 8)
+        needed = ring + 8 * self.candidates + BITMAP_BYTES + LIST_BYTES + SMALL_BYTES
+        return -(-needed // 128) * 128
+
+
+# By the largest k they serve.
+FORMS = {
+    1024: Form(threads=512, stages=2, stage_bytes=32768, candidates=4096, blocks_per_sm=2),
+    2048: Form(threads=512, stages=2, stage_bytes=16384, candidates=8192, blocks_per_sm=2),
+    4096: Form(threads=1024, stages=2, stage_bytes=32768, candidates=12288, blocks_per_sm=1),
+}
+
+
+def form_for(k: int) -> Form:
+    """The compiled form that serves a k."""
+    return next(form for most, form in FORMS.items() if k <= most)
+
+
+def source(form: Form, *, is_bf16: bool) -> CudaSource:
+    """The kernel's source for one form and element type."""
+    defines = {
+        "IS_BF16": int(is_bf16),
+        "BLOCK_THREADS": form.threads,
+        "RING_STAGES": form.stages,
+        "RING_STAGE_BYTES": form.stage_bytes,
+        "CANDIDATES": form.candidates,
+        "BLOCKS_PER_SM": form.blocks_per_sm,
+        # Checked against the source's own numbers when it compiles.
+        "EXPECTED_SHARED_BYTES": form.shared_bytes,
+        "EXPECTED_PARAMS_BYTES": ctypes.sizeof(Params),
+    }
+    return CudaSource("topk", Path(__file__).parent / "topk.cu", defines)
+
+
+def choose_blocks(rows: int, columns: int, resident: int) -> int:
+    """How many blocks share a row: as many as find room at once, while each has enough to read.
+
+    Args:
+        resident: blocks that the card holds at the same time.
+    """
+    blocks = 1
+    while (
+        blocks < MAX_BLOCKS
+        and rows * blocks * 2 <= resident
+        and columns >= LEAST_SLICE * blocks * 2
+    ):
+        blocks *= 2
+    return blocks
+
+
+def column_bits(columns: int) -> int:
+    """The least b with columns <= 2**b, at least 1."""
+    return max(1, (columns - 1).bit_length())
+
+
+def value_bits(value: float, *, is_bf16: bool) -> int:
+    """The bits of a value rounded to fp32, then to bf16 if asked: to nearest, ties to even."""
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:
+        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+    bits = int(struct.unpack("<I", packed)[0])
+    if not is_bf16:
+        return bits
+    if value != value:
+        return NAN_BF16
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def launch(params: Params, form: Form, *, is_bf16: bool, clusters: int) -> None:
+    """Run the kernel over all rows on torch's current stream; `clusters` rows at a time."""
+    kernel = load_kernel(source(form, is_bf16=is_bf16), "topk", shared_bytes=form.shared_bytes)
+    kernel.launch(
+        grid=(clusters * params.blocks,),
+        block=(form.threads,),
+        args=[params],
+        cluster=(params.blocks,) if params.blocks > 1 else None,
+        programmatic=True,
+    )

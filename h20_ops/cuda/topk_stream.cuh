@@ -1,0 +1,188 @@
+// Read a slice once and keep candidates: the block's k largest elements are among them.
+#pragma once
+
+// Places for `wanted` more candidates of this thread; the first place.
+__device__ __forceinline__ uint32_t reserve(Shared& s, uint32_t wanted) {
+  const uint32_t inclusive = warp_inclusive(wanted);
+  uint32_t start = 0;
+  if (threadIdx.x % 32 == 31 && inclusive > 0) start = atomicAdd(&s.count, inclusive);
+  return __shfl_sync(FULL_WARP, start, 31) + inclusive - wanted;
+}
+
+constexpr int TOGETHER = CAPACITY / THREADS % 4 == 0 ? 4 : CAPACITY / THREADS % 2 == 0 ? 2 : 1;
+
+// Drop candidates that k others exceed, and return a bound that what is kept reaches. CAPACITY
+// candidates are there.
+__device__ __forceinline__ Element compact(const Params& p, Shared& s) {
+  const Element bound = find_threshold<false>(p, s, CAPACITY);
+  if (threadIdx.x == 0) s.count = 0;
+#pragma unroll 1
+  for (int start = 0; start < CAPACITY; start += TOGETHER * THREADS) {
+    Element own[TOGETHER];
+    uint32_t kept = 0;
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      own[i] = s.candidates[start + threadIdx.x + i * THREADS];
+      kept += own[i] >= bound;
+    }
+    __syncthreads();  // what is kept goes to places that have been read
+    uint32_t place = reserve(s, kept);
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      if (own[i] >= bound) s.candidates[place++] = own[i];
+    }
+  }
+  __syncthreads();
+  return bound;
+}
+
+// Which of this thread's elements of a stage reach `least`, one bit each in the order of its vectors.
+__device__ __forceinline__ uint32_t elements_at_least(const uint4* stage, float least, bool& nan) {
+  uint32_t reached = 0;
+#pragma unroll
+  for (int v = 0; v < THREAD_VECTORS; ++v) {
+    const uint4 vector = stage[threadIdx.x + v * THREADS];
+    const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      if (BF16) {
+        const float x = __uint_as_float(words[w] << 16);
+        const float y = __uint_as_float(words[w] & 0xffff0000u);
+        if (x >= least) reached |= 1u << (v * 8 + w * 2);
+        if (y >= least) reached |= 1u << (v * 8 + w * 2 + 1);
+        nan |= x != x;
+        nan |= y != y;
+      } else {
+        const float x = __uint_as_float(words[w]);
+        if (x >= least) reached |= 1u << (v * 4 + w);
+        nan |= x != x;
+      }
+    }
+  }
+  return reached;
+}
+
+// The position in a stage of the element that bit `bit` stands for.
+__device__ __forceinline__ int position_of(int bit) {
+  const int vector = threadIdx.x + bit / VECTOR_ELEMENTS * THREADS;
+  return vector * VECTOR_ELEMENTS + bit % VECTOR_ELEMENTS;
+}
+
+// The same for a stage with elements that do not count; first_column is that of its first element.
+__device__ __forceinline__ uint32_t edge_elements_at_least(const uint4* stage, float least, bool& nan,
+                                                           int first_column, int vectors, int end) {
+  uint32_t reached = 0;
+#pragma unroll 1
+  for (int bit = 0; bit < THREAD_VECTORS * VECTOR_ELEMENTS; ++bit) {
+    const int position = position_of(bit);
+    const int column = first_column + position;
+    if (position < vectors * VECTOR_ELEMENTS && column >= 0 && column < end) {
+      const float x = read_element(stage, position);
+      if (x >= least) reached |= 1u << bit;
+      nan |= x != x;
+    }
+  }
+  return reached;
+}
+
+// Store the elements that `reached` names while there is room; return those left over.
+__device__ __forceinline__ uint32_t push(const Params& p, Shared& s, const uint4* stage,
+                                         int first_column, uint32_t reached) {
+  uint32_t place = reserve(s, __popc(reached));
+#pragma unroll 1
+  while (reached != 0 && place < CAPACITY) {
+    const int position = position_of(__ffs(reached) - 1);
+    s.candidates[place++] = element_of(p, read_element(stage, position), first_column + position);
+    reached &= reached - 1;
+  }
+  return reached;
+}
+
+// A key that at least k elements of a whole stage reach, few more if values are not all alike; 0 if
+// there are fewer that are not NaN. Spares the first stage the way through the candidates.
+__device__ __forceinline__ uint32_t first_bound(const Params& p, Shared& s, const uint4* stage) {
+  if (threadIdx.x == 0) {
+    s.key_min = 0xffffffffu;
+    s.key_max = 0;
+  }
+  clear_histogram(s);
+  __syncthreads();
+  constexpr int OWN = THREAD_VECTORS * VECTOR_ELEMENTS;
+  uint32_t least = 0xffffffffu, most = 0;
+#pragma unroll 4
+  for (int bit = 0; bit < OWN; ++bit) {
+    const float x = read_element(stage, position_of(bit));
+    const uint32_t key = key_of(x);
+    if (x == x) {
+      least = min(least, key);
+      most = max(most, key);
+    }
+  }
+  spread_of(s, least, most);
+  __syncthreads();
+  least = s.key_min;
+  most = s.key_max;
+  const int shift = most > least ? max(0, 32 - __clz(static_cast<int>(most - least)) - BIN_BITS) : 0;
+#pragma unroll 4
+  for (int bit = 0; bit < OWN; ++bit) {
+    const float x = read_element(stage, position_of(bit));
+    if (x == x) atomicAdd(&s.histogram[(key_of(x) - least) >> shift], 1u);
+  }
+  __syncthreads();
+  if (find_bin<false>(p, s, p.k) < static_cast<uint32_t>(p.k)) return 0;
+  return least + (s.bin << shift);
+}
+
+// Ask for one stage's part of a slice; `turn` counts all stages this block has asked for.
+__device__ __forceinline__ void fetch_stage(Shared& s, const Slice& slice, int batch, uint32_t turn) {
+  const int first = slice.first + batch * STAGE_VECTORS;
+  if (threadIdx.x == 0 && first < slice.last) {
+    const int vectors = min(STAGE_VECTORS, slice.last - first);
+    device::bulk_copy(s.ring[turn % STAGES], slice.base + first, vectors * 16, &s.full[turn % STAGES]);
+  }
+}
+
+__device__ __forceinline__ void fetch_first_stages(Shared& s, const Slice& slice, uint32_t turn) {
+  for (int batch = 0; batch < STAGES; ++batch) fetch_stage(s, slice, batch, turn + batch);
+}
+
+// Candidates of the slice, whose first stages have been asked for; afterwards s.count of them are in
+// shared memory, no more than CAPACITY. Returns the next turn.
+__device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Slice& slice,
+                                            uint32_t turn) {
+  float least = __uint_as_float(0xff800000u);
+  bool nan = false;
+  for (int first = slice.first; first < slice.last; first += STAGE_VECTORS, ++turn) {
+    const int vectors = min(STAGE_VECTORS, slice.last - first);
+    const int first_column = column_at(slice, first);
+    const uint4* stage = s.ring[turn % STAGES];
+    device::barrier_wait(&s.full[turn % STAGES], turn / STAGES % 2);
+    const bool inner = vectors == STAGE_VECTORS && first_column >= 0 &&
+                       first_column + STAGE_VECTORS * VECTOR_ELEMENTS <= slice.end;
+    uint32_t bound_key = 0;
+    if (first == slice.first && inner && p.k <= CAPACITY / 2) {
+      bound_key = first_bound(p, s, stage);
+      if (bound_key != 0) least = value_of(bound_key);
+    }
+    uint32_t left = inner ? elements_at_least(stage, least, nan)
+                          : edge_elements_at_least(stage, least, nan, first_column, vectors, slice.end);
+    left = push(p, s, stage, first_column, left);
+    while (__syncthreads_or(left != 0)) {
+      const Element bound = compact(p, s);
+#pragma unroll 1
+      for (uint32_t rest = left; rest != 0; rest &= rest - 1) {
+        const int bit = __ffs(rest) - 1, position = position_of(bit);
+        const Element c = element_of(p, read_element(stage, position), first_column + position);
+        if (c < bound) left &= ~(1u << bit);
+      }
+      left = push(p, s, stage, first_column, left);
+      bound_key = static_cast<uint32_t>(bound >> p.column_bits);
+    }
+    // Elements of later stages stand behind all candidates: equal to the bound is not enough.
+    if (bound_key != 0) least = value_of(bound_key + 1);
+    fetch_stage(s, slice, (first - slice.first) / STAGE_VECTORS + STAGES, turn + STAGES);
+  }
+  if (nan) s.has_nan = 1;
+  __syncthreads();
+  return turn;
+}
