@@ -1,0 +1,163 @@
+"""The reference's values in mode sm90: computed once, kept in a file, bound to what made them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dih20.engine_check import cases
+from dih20.engine_check.results import read_json, write_json
+from dih20.errors import UsageError
+from dih20.paths import REPOSITORY
+from v41.numerics import Mode
+
+MODE: Mode = "sm90"
+_BOUND = (
+    "v41",
+    "h20_ops/formats",
+    "dih20/engine_check/cases.py",
+    "dih20/engine_check/reference.py",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """What the reference says of one case.
+
+    prompt_logprobs: of tokens 1... of the prompt. logprobs: of the golden tokens. best: the
+    likeliest token before each golden one; margin: its lead over the second, in nats.
+    """
+
+    name: str
+    prompt: tuple[int, ...]
+    golden: tuple[int, ...]
+    prompt_logprobs: tuple[float, ...]
+    logprobs: tuple[float, ...]
+    best: tuple[int, ...]
+    margin: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceValues:
+    """All of them. dumped: (case, decode steps); only tokens are kept of these."""
+
+    questions: tuple[Followed, ...]
+    answers: tuple[str, ...]
+    long: tuple[Followed, ...]
+    mixed: tuple[Followed, ...]
+    dumped: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+
+
+def key() -> str:
+    """Give a hash over the reference model, its checkpoint, the number formats and the cases."""
+    digest = hashlib.sha256()
+    for name in _BOUND:
+        path = REPOSITORY / name
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for file in files:
+            if "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(REPOSITORY).as_posix()}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def prepare(path: Path) -> ReferenceValues:
+    """Compute every value and write them."""
+    import torch
+
+    from v41.canary.answering import Canary
+    from v41.canary.questions import QUESTIONS
+
+    canary = Canary.load(MODE)
+    with torch.no_grad():
+        follow = Follower(canary).follow
+        values = ReferenceValues(
+            questions=tuple(follow(case) for case in cases.questions(canary.tokenizer)),
+            answers=tuple(question.answer for question in QUESTIONS),
+            long=tuple(follow(case) for case in cases.long_prompts(canary.tokenizer)),
+            mixed=tuple(follow(case) for case in cases.mixed(canary.tokenizer)),
+            dumped=tuple(
+                (case.name, case.prompt, follow(case, steps + 1).golden)
+                for case, steps in cases.dumped(canary.tokenizer)
+            ),
+        )
+    write_json(
+        path, {"key": key(), "mode": MODE, "torch": torch.__version__, "values": asdict(values)}
+    )
+    return values
+
+
+class Follower:
+    """Runs the reference along given tokens, or along its own likeliest ones."""
+
+    def __init__(self, canary: Any) -> None:
+        import torch
+
+        self.canary = canary
+        self._end = torch.tensor([canary.tokenizer.vocab[cases.EOS]])
+
+    def _likeliest(self, row: Any) -> int:
+        """Give the likeliest token that does not end the text: the engine would stop there."""
+        return int(row.index_fill(0, self._end, float("-inf")).argmax())
+
+    def follow(self, case: cases.Case, count: int = cases.CONTINUED) -> Followed:
+        import torch
+
+        model = self.canary.model()
+        cache = model.new_cache()
+        prompt = torch.tensor([case.prompt])
+        rows = torch.log_softmax(model.extend(prompt, cache)[0], dim=-1)
+        of_prompt = rows[:-1].gather(1, prompt[0, 1:, None]).flatten()
+        golden, logprobs, best, margin = list[int](), list[float](), list[int](), list[float]()
+        row = rows[-1]
+        length = count if case.golden is None else len(case.golden)
+        for step in range(length):
+            top = row.topk(2)
+            best.append(int(top.indices[0]))
+            margin.append(float(top.values[0] - top.values[1]))
+            token = self._likeliest(row) if case.golden is None else case.golden[step]
+            golden.append(token)
+            logprobs.append(float(row[token]))
+            if step + 1 < length:
+                logits = model.extend(torch.tensor([[token]]), cache)
+                row = torch.log_softmax(logits[0, -1], dim=-1)
+        return Followed(
+            name=case.name,
+            prompt=case.prompt,
+            golden=tuple(golden),
+            prompt_logprobs=_rounded(of_prompt.tolist()),
+            logprobs=_rounded(logprobs),
+            best=tuple(best),
+            margin=_rounded(margin),
+        )
+
+
+def _rounded(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(value, 6) for value in values)
+
+
+def load(path: Path) -> ReferenceValues:
+    """Read the values, and refuse those of another reference, checkpoint or set of cases."""
+    found = read_json(path)
+    if found is None or found.get("key") != key():
+        raise UsageError(
+            found=f"{path}: {'not there' if found is None else 'values of other sources'}",
+            expected="the reference's values for the model, checkpoint and cases here",
+            remedy=f"run `python -m dih20.engine_check --prepare --prepared {path}`",
+        )
+    values = found["values"]
+    return ReferenceValues(
+        **{name: tuple(_followed(each) for each in values[name]) for name in ("questions", "long", "mixed")},
+        answers=tuple(values["answers"]),
+        dumped=tuple((n, tuple(p), tuple(g)) for n, p, g in values["dumped"]),
+    )  # fmt: skip
+
+
+def _followed(value: dict[str, Any]) -> Followed:
+    plain: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each for name, each in value.items()
+    }
+    return Followed(**plain)

@@ -1,0 +1,50 @@
+"""Stages c, d and f: log-probs and answers, long prompts and mixed batches, the sync guard."""
+
+from __future__ import annotations
+
+from dih20.engine_check.answering import ask_all
+from dih20.engine_check.context import Context, Outcome
+from dih20.engine_check.driver import Driver
+from dih20.engine_check.judging import compare, forced, of_prompts
+
+
+def log_probs_and_answers(driver: Driver, context: Context) -> Outcome:
+    """Stage c: teacher-forced log-probs of every right answer, then the answers themselves."""
+    cases = context.values.questions
+    context.begin("log-probs")
+    numbers, wrong = compare(cases, driver.generate([forced(case) for case in cases]))
+    context.begin("answers")
+    answers = ask_all(driver, context.values, context.checkpoint)
+    right, asked = answers["answers_right"], answers["answers_asked"]
+    if right != asked:
+        wrong.append(f"{right} of {asked} answers are right; first wrong: {answers['wrong'][0]}")
+    return Outcome(numbers={"log_probs": numbers, **answers}, reasons=tuple(wrong))
+
+
+def long_and_mixed(driver: Driver, context: Context) -> Outcome:
+    """Stage d: each long prompt alone, then prompts of mixed lengths together, twice."""
+    wrong: list[str] = []
+    numbers = {}
+    long, mixed = context.values.long, context.values.mixed
+    replies = []
+    for case in long:
+        context.begin(case.name)
+        replies += driver.generate([forced(case, prompt_logprobs=True)])
+    numbers["alone"], reasons = compare(long, replies)
+    numbers["of_prompts"] = of_prompts(long, replies)
+    wrong += [f"alone: {reason}" for reason in reasons]
+    together = {"together": mixed, "all_together": (*long, *mixed)}
+    for name, cases in together.items():
+        context.begin(name)
+        numbers[name], reasons = compare(cases, driver.generate([forced(case) for case in cases]))
+        wrong += [f"{name}: {reason}" for reason in reasons]
+    return Outcome(numbers=numbers, reasons=tuple(wrong))
+
+
+def guarded(driver: Driver, context: Context) -> Outcome:
+    """Stage f: questions and a long prompt under the engine's guard, nothing dumped."""
+    cases = (*context.values.questions[:4], context.values.long[-1])
+    with driver.sync_guard():
+        replies = driver.generate([forced(case) for case in cases])
+    numbers, wrong = compare(cases, replies)
+    return Outcome(numbers=numbers, reasons=tuple(wrong))

@@ -1,0 +1,141 @@
+"""Stage h: each fault switched on in the running engine, one at a time, and off again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dih20.engine_check.answering import ask_all
+from dih20.engine_check.context import Context, Outcome
+from dih20.engine_check.driver import Driver
+from dih20.engine_check.dumping import dump_case, engine_facts, first_difference
+from dih20.engine_check.fault_switches import NoEffect, Places, places_of
+from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
+from dih20.engine_check.results import read_json, write_json
+
+SEEN, NOT_SEEN, REFUSED, STOPPED, NO_EFFECT = "seen", "not seen", "refused", "stopped", "no effect"
+HEALTHY = "healthy"
+
+
+class NotHealthyAgain(Exception):
+    """After a fault was taken out, the engine does not answer as before: a new one is needed."""
+
+
+def part_path(work: Path, name: str) -> Path:
+    return work / f"fault-{name}.json"
+
+
+def wanted(only: str) -> list[Hypothesis]:
+    return [each for each in HYPOTHESES if only in each.name or only in (each.id, each.fault)]
+
+
+def left(work: Path, only: str, sources: dict[str, str]) -> list[Hypothesis]:
+    """Give those without a result for these sources."""
+    return [
+        each
+        for each in wanted(only)
+        if (read_json(part_path(work, each.name)) or {}).get("sources") != sources
+    ]
+
+
+def switch_each_on(
+    driver: Driver,
+    context: Context,
+    find: Any = places_of,
+    hypotheses: Sequence[Hypothesis] | None = None,
+) -> Outcome:
+    """Try every fault that has no result yet; each result is written as soon as it is there."""
+    options = context.options
+    if hypotheses is None:
+        hypotheses = left(context.work, options.only, context.sources)
+    place, count = context.share
+    trial = Trial(driver, context, find(driver.model))
+    context.begin(HEALTHY)
+    trial.healthy()
+    for hypothesis in hypotheses[place::count]:
+        context.begin(hypothesis.name)
+        trial.run(hypothesis)
+    return Outcome(numbers={}, pending=True)
+
+
+class Trial:
+    """One engine that faults are put into. folder names carry the share, so that processes do not meet."""
+
+    def __init__(self, driver: Driver, context: Context, places: Places) -> None:
+        from dih20.parity.checkpoints import weights_hash
+        from v41.checkpoint import CheckpointReader
+
+        self.driver, self.context, self.places = driver, context, places
+        reader = CheckpointReader(context.checkpoint)
+        self._facts = engine_facts(reader.config, weights_hash(reader))
+        self._not_finite = self._rows = 0
+
+    def healthy(self) -> None:
+        """Run without a fault: what the others are compared with."""
+        shown, _ = self._shown(HEALTHY)
+        self._before = shown
+        write_json(
+            part_path(self.context.work, HEALTHY), {**shown, "sources": self.context.sources}
+        )
+
+    def run(self, hypothesis: Hypothesis) -> None:
+        result: dict[str, Any] = {
+            "id": hypothesis.id,
+            "name": hypothesis.name,
+            "fault": hypothesis.fault,
+            "predicted": hypothesis.predicted,
+            "sources": self.context.sources,
+        }
+        try:
+            with hypothesis.switch(self.places):
+                shown, folder = self._shown(hypothesis.name)
+            shown["first_difference"] = first_difference(self._folder(HEALTHY), folder)
+            seen = hypothesis.seen(shown)
+            result |= shown | {
+                "as_predicted": seen,
+                "verdict": SEEN if all(seen.values()) else NOT_SEEN,
+            }
+        except NoEffect as none:
+            result |= {"verdict": NO_EFFECT, "why": str(none)}
+        except (
+            AssertionError,
+            ValueError,
+            TypeError,
+        ) as refusal:  # a guard of ours, before any kernel
+            result |= {"verdict": REFUSED, "why": f"{type(refusal).__name__}: {refusal}"[:500]}
+        write_json(part_path(self.context.work, hypothesis.name), result)
+        if result["verdict"] == REFUSED:
+            raise NotHealthyAgain(f"{hypothesis.name} was refused in the middle of a step")
+        self.driver.clear_caches()
+        again = ask_all(self.driver, self.context.values, self.context.checkpoint)
+        if again != {key: self._before[key] for key in again}:
+            raise NotHealthyAgain(f"{again} after {hypothesis.name}, before it {self._before}")
+
+    def _folder(self, name: str) -> Path:
+        return self.context.work / f"faults-{self.context.share[0]}" / name
+
+    def _shown(self, name: str) -> tuple[dict[str, Any], Path]:
+        """Ask the questions, then dump one case; logits that are not finite count as very small."""
+        folder = self._folder(name)
+        _, prompt, golden = self.context.values.dumped[0]
+        self._not_finite = self._rows = 0
+        self.driver.clear_caches()
+        with self._going_on():
+            answers = ask_all(self.driver, self.context.values, self.context.checkpoint)
+            steps = {"steps_not_finite": self._not_finite, "steps": self._rows}
+            dump_case(self.driver, folder, self._facts, prompt, golden, statistics_only=True)
+        return {**answers, **steps}, folder
+
+    @contextmanager
+    def _going_on(self) -> Any:
+        import torch
+
+        def change(logits: Any) -> Any:
+            self._rows += logits.shape[0]
+            self._not_finite += int((~logits.isfinite()).any(dim=-1).sum())
+            return torch.nan_to_num(logits, nan=-1e30, posinf=1e30, neginf=-1e30)
+
+        with self.driver.logits_through(change):
+            yield

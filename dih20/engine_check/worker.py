@@ -1,0 +1,98 @@
+"""One process with one engine: runs stages in order and writes each record as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dih20.engine_check import results
+from dih20.engine_check.context import Context, Outcome
+from dih20.engine_check.driver import Driver
+from dih20.engine_check.stage_answers import guarded, log_probs_and_answers, long_and_mixed
+from dih20.engine_check.stage_faults import switch_each_on
+from dih20.engine_check.stage_graphs import eager_and_graphs, overlapped
+from dih20.engine_check.stage_load import weights_are_the_checkpoints
+from dih20.engine_check.stage_parity import dump_every_site
+
+Run = Callable[[Driver, Context], Outcome]
+RUNS: dict[str, dict[str, Run]] = {
+    "eager": {
+        "b": weights_are_the_checkpoints,
+        "c": log_probs_and_answers,
+        "d": long_and_mixed,
+        "e": dump_every_site,
+        "f": guarded,
+        "h": switch_each_on,
+    },
+    "graphs": {"g": eager_and_graphs},
+    "overlapped": {"g": overlapped},
+}
+START = "start"
+BROKE_OFF = 3  # exit code: a stage raised; its record says why, and the rest need a new process
+
+
+def now_path(work: Path, name: str) -> Path:
+    """Give the file that says what a worker does now; name: of the worker's process."""
+    return work / f"now-{name}.json"
+
+
+def mark(work: Path, name: str, stage: str, part: str = "") -> None:
+    results.write_json(now_path(work, name), {"stage": stage, "part": part, "since": time.time()})
+
+
+def run_stages(
+    make_driver: Callable[[], Driver],
+    letters: Sequence[str],
+    worker: str,
+    context: Context,
+    here: dict[str, Any],
+    name: str = "",
+) -> int:
+    """Start an engine and run the stages; give the exit code. A later fault loses no record."""
+    name = name or worker
+    mark(context.work, name, START)
+    driver = make_driver()
+    for letter in letters:
+        mark(context.work, name, letter)
+        begun = time.monotonic()
+        context = _marking(context, name, letter)
+        try:
+            outcome = RUNS[worker][letter](driver, context)
+        except Exception:  # noqa: BLE001 - whatever an engine raises belongs into the stage's record
+            reason = traceback.format_exc(limit=-6)[-3000:]
+            _write(context, letter, here, Outcome(numbers={}, reasons=(reason,)), begun)
+            return BROKE_OFF
+        _write(context, letter, here, outcome, begun)
+    mark(context.work, name, "close")
+    driver.close()
+    return 0
+
+
+def _marking(context: Context, name: str, letter: str) -> Context:
+    from dataclasses import replace
+
+    return replace(context, begin=lambda part: mark(context.work, name, letter, part))
+
+
+def _write(
+    context: Context, letter: str, here: dict[str, Any], outcome: Outcome, begun: float
+) -> None:
+    verdict = results.PASSED if outcome.passed else results.FAILED
+    if outcome.pending and outcome.passed:
+        verdict = results.NOT_RUN  # until the parent has judged what was taken
+    if letter == "h" and not outcome.passed:
+        return  # the parent writes what became of the fault that was on
+    results.write_json(
+        results.record_path(context.work, letter),
+        results.record(
+            letter,
+            verdict,
+            here=here,
+            numbers=outcome.numbers,
+            reason="; ".join(outcome.reasons),
+            seconds=time.monotonic() - begun,
+        ),
+    )
