@@ -1,0 +1,166 @@
+"""The top-k kernel as the compiler sees it, and its source run on the host, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from h20_ops.cuda import topk_kernel as kernel
+from h20_ops.errors import CompileError
+from h20_ops.jit import CudaSource, compile_cuda, ptxas_reports
+from h20_ops.testing.compare import check_bitwise
+from h20_ops.testing.machine_code import LOCAL_LOAD, LOCAL_STORE, operations
+from h20_ops.testing.topk_cases import KINDS, TopkCase, make_ends, make_rows
+from h20_ops.torch_ref import topk as twin
+from tests.h20_ops.topk_on_host import Result, build, run
+
+pytestmark = pytest.mark.torch
+nvcc = pytest.mark.nvcc
+DTYPES = (torch.float32, torch.bfloat16)
+# Everything happens within a few thousand columns: stages, a full store of candidates, clusters.
+SMALL = kernel.Form(threads=128, stages=4, stage_bytes=8192, candidates=512, blocks_per_sm=1)
+SM_SHARED_BYTES, SM_REGISTERS, RESERVED_BYTES = 228 * 1024, 65_536, 1024
+KERNELS = kernel.source(SMALL, is_bf16=False).path.parent
+
+
+@nvcc
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", kernel.FORMS)
+def test_every_form_fits_its_multiprocessor_without_spills(k: int, dtype: torch.dtype) -> None:
+    form = kernel.form_for(k)
+    artefact = compile_cuda(kernel.source(form, is_bf16=dtype == torch.bfloat16))
+    (report,) = ptxas_reports(artefact)
+    assert report.arch == "sm_90a"
+    spilled = (report.stack_bytes, report.spill_store_bytes, report.spill_load_bytes)
+    assert spilled == (0, 0, 0), f"stack, spill stores and loads {spilled}"
+    assert report.registers * form.threads * form.blocks_per_sm <= SM_REGISTERS
+    counts = operations(artefact.read("kernel.cubin"), "topk")
+    assert counts[LOCAL_LOAD] == counts[LOCAL_STORE] == 0
+
+
+@pytest.mark.parametrize("k", [1, *kernel.FORMS])
+def test_the_shared_memory_of_all_blocks_of_a_form_fits(k: int) -> None:
+    form = kernel.form_for(k)
+    assert form.blocks_per_sm * (form.shared_bytes + RESERVED_BYTES) <= SM_SHARED_BYTES
+    assert form.candidates >= k * 5 // 4
+
+
+@nvcc
+@pytest.mark.parametrize(
+    "constant,value,complaint",
+    [("EXPECTED_SHARED_BYTES", 65_536, "shared bytes"), ("EXPECTED_PARAMS_BYTES", 8, "Params")],
+)
+def test_python_and_the_source_must_agree_on_sizes(
+    constant: str, value: int, complaint: str
+) -> None:
+    source = kernel.source(kernel.form_for(512), is_bf16=False)
+    with pytest.raises(CompileError, match=complaint):
+        compile_cuda(replace(source, defines={**source.defines, constant: value}))
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
+    """The kernel's own source as host code, in the small form."""
+    folder = tmp_path_factory.mktemp("host")
+    return {dtype: build(folder, KERNELS, SMALL, dtype) for dtype in DTYPES}
+
+
+def check(case: TopkCase, got: Result) -> None:
+    flags = torch.zeros(case.rows, dtype=torch.bool)
+    values, indices = twin(
+        make_rows(case),
+        case.k,
+        end=make_ends(case),
+        sorted=case.sorted,
+        indices_type=torch.int32,
+        output_idx_offset=torch.arange(case.rows, dtype=torch.int32) * 1000,
+        nan_rows=flags,
+    )
+    assert values is not None
+    check_bitwise("indices", got[1], indices)
+    check_bitwise("values", got[0], values)
+    check_bitwise("flags", got[2], flags.to(torch.uint8))
+
+
+@nvcc
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernels_source_gives_its_twins_bits(
+    on_host: dict[torch.dtype, ctypes.CDLL], kind: str, dtype: torch.dtype
+) -> None:
+    case = TopkCase(rows=1, columns=12_001, k=200, kind=kind, dtype=dtype, shift=3)
+    for blocks, sorted in ((1, False), (2, True)):
+        case = replace(case, sorted=sorted)
+        check(case, run(on_host[dtype], case, blocks=blocks, seed=blocks))
+
+
+@nvcc
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks,clusters", [(1, 2), (4, 1), (8, 8)])
+def test_rows_of_all_lengths_one_after_the_other(
+    on_host: dict[torch.dtype, ctypes.CDLL], blocks: int, clusters: int, dtype: torch.dtype
+) -> None:
+    case = TopkCase(rows=8, columns=5000, k=300, kind="nan", dtype=dtype, ends=True, pad=1)
+    check(case, run(on_host[dtype], case, blocks=blocks, clusters=clusters))
+
+
+@nvcc
+@pytest.mark.parametrize(
+    "old,new,kind",
+    [
+        ("(last - column)", "column", "equal"),
+        ("column < end", "column <= end", "normal"),
+        ("__syncthreads();  // what is kept", "// what is kept", "ascending"),
+    ],
+    ids=["ties to the higher column", "one column too many", "a barrier less"],
+)
+def test_a_mistake_in_the_source_is_noticed_on_the_host(
+    tmp_path: Path, old: str, new: str, kind: str
+) -> None:
+    changed = 0
+    for name, text in kernel.source(SMALL, is_bf16=False).files().items():
+        changed += old in text
+        (tmp_path / name).write_text(text.replace(old, new))
+    assert changed == 1
+    library = build(tmp_path, tmp_path, SMALL, torch.float32)
+    case = TopkCase(rows=1, columns=12_001, k=200, kind=kind)
+    with pytest.raises(AssertionError, match="first difference"):
+        check(case, run(library, case, blocks=1))
+
+
+def test_rows_are_cut_while_there_is_room_and_enough_to_read() -> None:
+    for resident in (156, 264):  # two blocks on each of the multiprocessors of an H20, an H200
+        assert kernel.choose_blocks(4096, 32_768, resident) == 1
+        assert kernel.choose_blocks(8, 131_072, resident) == 8
+        assert kernel.choose_blocks(1, 512, resident) == 1
+        for rows, columns in itertools.product((1, 7, 64, 300), (100, 16_384, 1 << 20)):
+            blocks = kernel.choose_blocks(rows, columns, resident)
+            assert blocks == 1 or rows * blocks <= resident
+            assert blocks in (1, 2, 4, 8)
+
+
+def test_columns_fit_their_bits() -> None:
+    for columns in (0, 1, 2, 3, 4, 5, 1 << 20, (1 << 23) - 1, 1 << 23):
+        bits = kernel.column_bits(columns)
+        assert 1 <= bits <= 23 and columns <= 2**bits and (bits == 1 or columns > 2 ** (bits - 1))
+
+
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, -torch.inf, torch.nan, 1e39, -1e39, 1.00390626, 3e-41]
+)
+def test_fills_have_the_bits_that_torch_gives_them(value: float) -> None:
+    for dtype, as_int in ((torch.float32, torch.int32), (torch.bfloat16, torch.int16)):
+        want = int(torch.tensor(value, dtype=torch.float64).to(dtype).view(as_int))
+        got = kernel.value_bits(value, is_bf16=dtype == torch.bfloat16)
+        assert got == want % (1 << 8 * as_int.itemsize), (value, dtype)
+
+
+def test_the_source_has_no_name_for_each_form_of_its_own() -> None:
+    forms = [kernel.source(form, is_bf16=bf16) for form in kernel.FORMS.values() for bf16 in (0, 1)]
+    assert len({source.key() for source in forms}) == len(forms)
+    assert all(isinstance(source, CudaSource) and source.name == "topk" for source in forms)
