@@ -169,13 +169,22 @@ def test_an_expert_scale_of_another_shape_is_refused(patched: Path, hopper: None
         load(None, {"l": made}, coverage, Path())
 
 
-@pytest.mark.parametrize("missing", ["vision_pipeline.norm.weight", "module.0.norm.weight"])
+_IMAGE_START = "module.module.0.params.image_start"
+
+
+@pytest.mark.parametrize(
+    "missing", ["vision_pipeline.norm.weight", _IMAGE_START, "module.0.norm.weight"]
+)
 def test_only_vision_may_be_missing_and_it_becomes_zero(
     patched: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tower = torch.nn.Parameter(torch.ones(3))
+    tower, start = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
     model = SimpleNamespace(
-        named_parameters=lambda: [("vision_pipeline.norm.weight", tower), ("m", torch.ones(1))]
+        named_parameters=lambda: [
+            ("vision_pipeline.norm.weight", tower),
+            (_IMAGE_START, start),
+            ("m", torch.ones(1)),
+        ]
     )
     loaded: list[str] = []
     package = SimpleNamespace(
@@ -193,10 +202,11 @@ def test_only_vision_may_be_missing_and_it_becomes_zero(
         logger=SimpleNamespace(info=lambda *_: None),
     )
     coverage = SimpleNamespace(model_names=lambda: {"m"})
-    if missing.startswith("vision"):
+    if missing != "module.0.norm.weight":
         load(model, hf_dir=Path(), hf_coverage=coverage)
         assert loaded == ["yes"]
     else:
         with pytest.raises(RuntimeError, match=r"module\.0\.norm\.weight"):
             load(model, hf_dir=Path(), hf_coverage=coverage)
     assert tower.tolist() == [0.0, 0.0, 0.0]
+    assert start.tolist() == [0.0, 0.0]
