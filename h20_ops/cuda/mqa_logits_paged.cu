@@ -1,0 +1,239 @@
+// Indexer logits of decode rows against FP4 index pages: sum over heads of weight * relu(q . k).
+//
+// A block of four warps works off its share of all tiles (mqa_logits_paged_plan.cuh). Keys go from memory
+// to registers, are expanded there to e4m3 (mqa_logits_paged_fp4.cuh) and enter the tensor cores as the
+// left operand, 64 keys by 32 channels at a time; the row's queries are the right one, in shared memory.
+// Which channel stands where along K is free as long as both sides agree: step s takes from lane t of a
+// quad the eight channels 32t + 8s .. 32t + 8s + 7, so that a lane needs only the 16 bytes of group t.
+// A column's sums run in the same order wherever it stands, so candidates give the dense logits' bits.
+#include "mqa_logits_paged_fp4.cuh"
+#include "mqa_logits_paged_keys.cuh"
+#include "mqa_logits_paged_memory.cuh"
+#include "mqa_logits_paged_plan.cuh"
+#include "mqa_logits_paged_wgmma.cuh"
+#include "sm90.cuh"
+
+namespace paged {
+
+constexpr uint32_t QUERIES_AT = 0;
+constexpr uint32_t UNITS_AT = HEADS * 128;
+constexpr uint32_t STAGES_AT = UNITS_AT + SEGMENT_UNITS * sizeof(Unit);
+constexpr uint32_t WEIGHTS_AT = STAGES_AT + STAGES * 4 * STAGE_BYTES;
+constexpr uint32_t TABLES_AT = WEIGHTS_AT + HEADS * 4;
+constexpr uint32_t SCRATCH_AT = TABLES_AT + TABLES * TABLE_BYTES;
+constexpr uint32_t MARK_AT = SCRATCH_AT + 24;
+constexpr uint32_t SHARED_BYTES = SCRATCH_AT + 32;
+static_assert(SHARED_BYTES == EXPECTED_SHARED_BYTES, "mqa_logits_paged_kernel.py: shared_bytes");
+
+// relu(x) is taken as x + |x| (the FP32 units' own operation), and queries and keys each reach 2^6 times
+// their codes' values: half of 2^-12 for both.
+constexpr float WEIGHT_UNIT = 0.5f / (1 << (2 * LARGEST_SHIFT));
+
+// Expand a row's queries into shared memory and return the largest exponent of any of them, which is
+// taken out of all: a head's own, smaller one goes into its weight.
+__device__ __forceinline__ int load_queries(const Params& p, int row, uint32_t shared) {
+  const int thread = threadIdx.x;
+  const int lane = thread & 31;
+  constexpr int EACH = HEADS / 32;
+  uint32_t exponents[EACH];
+  int largest = 0;
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const int head = i * 32 + lane;
+    exponents[i] = head < p.heads ? __ldg(p.q_sf + row * p.sf_row_stride + head * p.sf_head_stride) : 0;
+    uint32_t unused;
+    largest = max(largest, static_cast<int>(largest_exponent(exponents[i], unused)));
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const int head = i * 32 + (thread >> 2);
+    const int group = thread & 3;
+    uint32_t table_bytes;
+    const uint32_t own = __shfl_sync(0xffffffffu, exponents[i], thread >> 2);
+    const int head_largest = largest_exponent(own, table_bytes);
+    uint4 codes = make_uint4(0, 0, 0, 0);
+    float weight = 0.0f;
+    if (head < p.heads) {
+      codes = __ldg(reinterpret_cast<const uint4*>(p.q + row * p.q_row_stride +
+                                                   head * p.q_head_stride + group * 16));
+      weight = __bfloat162float(p.weights[row * p.weight_row_stride + head]);
+    }
+    const uint2 table = load_shared8(shared + TABLES_AT + ((table_bytes >> (8 * group)) & 0xFF));
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+    const uint32_t target = shared + QUERIES_AT + head * 128 + group * 4;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      uint32_t low, high;
+      expand8(words[step], table, MARK, low, high);
+      store_shared4(target + (((2 * step) ^ (head & 7)) << 4), low);
+      store_shared4(target + (((2 * step + 1) ^ (head & 7)) << 4), high);
+    }
+    if (group == 0) {
+      const float scale = __int_as_float(max(127 + head_largest - largest, 0) << 23);
+      store_shared4(shared + WEIGHTS_AT + head * 4, __float_as_uint(weight * WEIGHT_UNIT * scale));
+    }
+  }
+  sm90::fence_async_proxy();
+  return largest;
+}
+
+// A thread's part of the weighted sums of two rows of the product.
+__device__ __forceinline__ void add_heads(float (&d)[HEADS / 2], const float (&weights)[HEADS / 4],
+                                          float& first, float& second) {
+  sm90::pin(d);
+  first = second = 0.0f;
+#pragma unroll
+  for (int i = 0; i < HEADS / 4; ++i) {
+    const float a = d[4 * (i >> 1) + (i & 1)];
+    const float b = d[4 * (i >> 1) + (i & 1) + 2];
+    first = fmaf(a + fabsf(a), weights[i], first);
+    second = fmaf(b + fabsf(b), weights[i], second);
+  }
+}
+
+// Lanes of a quad hold parts of four sums; lane t gets sum t, whatever t is added in the same order.
+__device__ __forceinline__ float add_quad(const float (&parts)[4], int lane) {
+  const bool upper = lane & 2;
+  const bool odd = lane & 1;
+  const float far0 = __shfl_xor_sync(0xffffffffu, upper ? parts[0] : parts[2], 2);
+  const float far1 = __shfl_xor_sync(0xffffffffu, upper ? parts[1] : parts[3], 2);
+  const float pair0 = (upper ? parts[2] : parts[0]) + far0;
+  const float pair1 = (upper ? parts[3] : parts[1]) + far1;
+  return (odd ? pair1 : pair0) + __shfl_xor_sync(0xffffffffu, odd ? pair0 : pair1, 1);
+}
+
+__device__ __forceinline__ void store_logit(const Params& p, int64_t at, float value) {
+#if OUT_FP32
+  static_cast<float*>(p.out)[at] = value;
+#else
+  static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(value);
+#endif
+}
+
+// Expand 16 of a warp's keys and start their product with all queries.
+__device__ __forceinline__ void start_product(const uint4& first, const uint4& second,
+                                              uint2 first_table, uint2 second_table,
+                                              uint32_t mark, uint64_t queries,
+                                              uint32_t (&a)[16], float (&d)[HEADS / 2]) {
+  const uint32_t one[4] = {first.x, first.y, first.z, first.w};
+  const uint32_t two[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    expand8(one[step], first_table, mark, a[4 * step], a[4 * step + 2]);
+    expand8(two[step], second_table, mark, a[4 * step + 1], a[4 * step + 3]);
+  }
+  sm90::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 4; ++step) multiply(d, a + 4 * step, queries + 2 * step, step != 0);
+  sm90::wgmma_commit();
+}
+
+// Work off the listed tiles of one row, from `column` on.
+__device__ __forceinline__ void score(const Params& p, int row, int column, int tiles, int exponent,
+                                      const float (&weights)[HEADS / 4], const Unit* list,
+                                      uint32_t shared) {
+  const int warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31;
+  const uint64_t queries = sm90::swizzled_tile(shared + QUERIES_AT, 0, 1024);
+  const Unit* units = list + warp * WARP_UNITS;
+  constexpr int NEXT = 4 * WARP_UNITS;
+  int64_t at = row * p.out_stride + column + warp * 32 + (lane & 3) * 8 + (lane >> 2);
+  const Transposition transposed(lane);
+  // From memory, since the assembler copies a constant that it knows for each use.
+  const uint32_t mark = load_shared4(shared + MARK_AT);
+  Keys keys;
+#if STAGES
+  const Fetcher fetcher{shared + STAGES_AT + warp * STAGES * STAGE_BYTES,
+                                lane};
+#pragma unroll
+  for (int i = 0; i < STAGES - 1; ++i) {
+    if (i < tiles) fetcher.start(units + i * NEXT, i);
+    commit_copies();
+  }
+#else
+  load_keys(keys, units, lane);
+#endif
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile, units += NEXT, at += TILE) {
+#if STAGES
+    if (tile + STAGES - 1 < tiles) fetcher.start(units + (STAGES - 1) * NEXT, tile + STAGES - 1);
+    commit_copies();
+    fetcher.take(keys, tile);
+#endif
+    uint32_t table_bytes;
+    const int largest = largest_exponent(keys.exponents, table_bytes);
+    const uint32_t mine = transposed(table_bytes);
+    uint2 tables[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tables[i] = load_shared8(shared + TABLES_AT + ((mine >> (8 * i)) & 0xFF));
+    uint32_t a[2][16];
+    float d[2][HEADS / 2];
+    start_product(keys.codes[0], keys.codes[1], tables[0], tables[1], mark, queries, a[0], d[0]);
+    start_product(keys.codes[2], keys.codes[3], tables[2], tables[3], mark, queries, a[1], d[1]);
+#if !STAGES
+    if (tile + 1 < tiles) load_keys(keys, units + NEXT, lane);
+#endif
+    float parts[4];
+    sm90::wgmma_wait<1>();
+    add_heads(d[0], weights, parts[0], parts[1]);
+    sm90::wgmma_wait<0>();
+    add_heads(d[1], weights, parts[2], parts[3]);
+    float logit = scale_by(add_quad(parts, lane), exponent + largest);
+    if (max(exponent, largest) == 255) logit = __int_as_float(0x7FFFFFFF);
+    if (!exists(units, lane)) logit = -INFINITY;
+    store_logit(p, at, logit);
+  }
+}
+
+}  // namespace paged
+
+extern "C" __global__ void __launch_bounds__(paged::THREADS, BLOCKS)
+    mqa_logits_paged(const __grid_constant__ paged::Params p) {
+  using namespace paged;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = sm90::shared_address(memory);
+  const int thread = threadIdx.x;
+  if (thread < TABLES) {
+    reinterpret_cast<uint2*>(memory + TABLES_AT)[thread] = magnitude_table(thread);
+  }
+  if (thread == 0) store_shared4(shared + MARK_AT, MARK);
+  wait_for_previous_kernel();
+  Share share = find_share(p, reinterpret_cast<int*>(memory + SCRATCH_AT));
+  Unit* list = reinterpret_cast<Unit*>(memory + UNITS_AT);
+  float weights[HEADS / 4];
+  int loaded = -1;
+  int exponent = 0;
+  while (share.tiles > 0) {
+    const int row = share.row;
+    const int length = length_of(p, row);
+    const int of_row = tiles_of(p, row);
+    if (share.tile >= of_row) {
+      ++share.row;
+      share.tile = 0;
+      continue;
+    }
+    const int tiles = min(min(share.tiles, of_row - share.tile), SEGMENT_TILES);
+    const int used = (used_columns(p, length) + TILE - 1) / TILE;
+    const int scored = max(min(tiles, used - share.tile), 0);
+    const int column = share.tile * TILE;
+    __syncthreads();  // the segment before is done with
+    if (row != loaded) exponent = load_queries(p, row, shared);
+    list_units(p, row, length, column, scored * (TILE / UNIT), list);
+    __syncthreads();
+    if (row != loaded) {
+#pragma unroll
+      for (int i = 0; i < HEADS / 4; ++i) {
+        const int head = 8 * (i >> 1) + 2 * (thread & 3) + (i & 1);
+        weights[i] = reinterpret_cast<float*>(memory + WEIGHTS_AT)[head];
+      }
+    }
+    loaded = row;
+    if (scored > 0) score(p, row, column, scored, exponent, weights, list, shared);
+    for (int tile = scored; tile < tiles; ++tile) {
+      store_logit(p, row * p.out_stride + column + tile * TILE + thread, -INFINITY);
+    }
+    share.tile += tiles;
+    share.tiles -= tiles;
+  }
+}
