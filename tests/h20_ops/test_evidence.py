@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from h20_ops.errors import DeviceError, EvidenceError
+from h20_ops.jit import CudaSource
 from h20_ops.testing.evidence import (
     OPERATOR_SOURCES,
     check_evidence,
@@ -115,6 +116,14 @@ def test_evidence_of_no_operator_is_left_nowhere() -> None:
 def test_an_operator_with_a_gpu_test_has_its_sources_listed() -> None:
     for operator in operators(ROOT):
         assert f"tests/gpu/test_{operator}.py" in sources_of(operator, ROOT)
+
+
+@pytest.mark.parametrize("operator", operators(ROOT))
+def test_every_header_that_a_kernel_includes_is_one_of_its_sources(operator: str) -> None:
+    listed = sources_of(operator, ROOT)
+    for path in (ROOT / name for name in listed if name.endswith(".cu")):
+        reached = CudaSource(operator, path).files()
+        assert {f"h20_ops/cuda/{name}" for name in reached} <= set(listed)
 
 
 def test_an_operator_with_a_test_and_no_record_is_refused(tree: Path) -> None:
