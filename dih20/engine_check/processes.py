@@ -16,6 +16,7 @@ from dih20.engine_check.results import read_json
 from dih20.engine_check.worker import START, now_path
 from dih20.paths import REPOSITORY
 
+COMMAND = (sys.executable, "-m", "dih20.engine_check")
 _POLL_S = 0.2
 _TAIL = 2500
 
@@ -49,7 +50,7 @@ class WorkerProcess:
         self._begun = time.time()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dih20.engine_check", *arguments],
+                [*COMMAND, *arguments],
                 cwd=REPOSITORY,
                 env=dict(environment),
                 stdout=log,

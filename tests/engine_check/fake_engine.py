@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dih20.engine_check.driver import Ask, Reply, StepRow
+from dih20.engine_check.engine_sites import chosen_in_pages, chosen_mask
 from dih20.engine_check.loaded_weights import held_tensors
 from h20_ops.formats import GROUP_RULES, quantise_groups
 from v41.canary.answering import Canary
@@ -117,7 +118,7 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
         return reference.extend(input_metadata.input_ids.unsqueeze(0), kv_caches)[0]
 
     def _pass(self, site: str, tensor: torch.Tensor, metadata: Any) -> torch.Tensor:
-        """Hand a tensor over in the engine's form; the reference goes on with its own."""
+        """Hand a tensor over in the engine's form; go on with what comes back, as an engine does."""
         if site == "embed":
             self.model.embed_tokens(tensor[0].bfloat16())
         elif site == "final_norm":
@@ -128,15 +129,16 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
         layer = self.model.layers[int(number)]
         flat = tensor if tensor.dim() == 2 else tensor[0]
         handler = getattr(self, f"_{part}_{leaf}", None)
-        if handler is not None:
-            handler(layer, flat, metadata)
-        return tensor
+        back = None if handler is None else handler(layer, flat, metadata)
+        if back is None or back.numel() != tensor.numel():
+            return tensor
+        return back.to(tensor.dtype).view(tensor.shape)
 
-    def _attn_norm(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.attn_norm_forward(x.bfloat16())
+    def _attn_norm(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.attn_norm_forward(x.bfloat16())[1]
 
-    def _attn_q(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.self_attn._q_b_norm_rope(x.bfloat16())
+    def _attn_q(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.self_attn._q_b_norm_rope(x.bfloat16())
 
     def _attn_window_kv(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         layer.self_attn._prepare_swa_kv(x, self.swa, metadata)
@@ -146,30 +148,31 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
         packed = scales.contiguous().view(torch.int32).squeeze(-1)
         layer.self_attn.index_attn._quantize_q(codes.view(torch.int8), packed)
 
-    def _attn_chosen(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
+    def _attn_chosen(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
         ids = torch.full((x.shape[0], 64), -1)
         for row, mask in enumerate(x):
             chosen = mask.nonzero().flatten()
             ids[row, : len(chosen)] = chosen
         index = layer.self_attn.index_attn
         if metadata.is_prompt:
-            index._topk_prefill(ids, metadata)
-            return
+            ids = index._topk_prefill(ids, metadata)
+            return chosen_mask(ids, x.shape[-1], ids >= 0)
         number = list(self.model.layers).index(layer)
         size = 128 // self.canary.config.layer(number).ratio
         pages = torch.tensor(_PAGES)[ids.clamp_min(0) // size]
         slots = torch.where(ids < 0, -1, pages * size + ids % size)
-        index._topk_decode(slots, metadata, torch.empty(10, size, 1, 68))
+        slots = index._topk_decode(slots, metadata, torch.empty(10, size, 1, 68))
+        return chosen_in_pages(slots, _PAGES, size, x.shape[-1])
 
-    def _attn_context(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
+    def _attn_context(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
         call = "_prefill_attention" if metadata.is_prompt else "_decode_attention"
-        getattr(layer.self_attn, call)(x.bfloat16())
+        return getattr(layer.self_attn, call)(x.bfloat16())
 
-    def _attn_output(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.self_attn._wv_and_o_proj(x.bfloat16())
+    def _attn_output(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.self_attn._wv_and_o_proj(x.bfloat16())
 
-    def _ffn_norm(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.ffn_norm_forward(x.bfloat16())
+    def _ffn_norm(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.ffn_norm_forward(x.bfloat16())[1]
 
     def _ffn_expert_ids(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         self._ids = x
@@ -177,14 +180,15 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
     def _ffn_expert_weights(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         layer.mlp.gate_forward(self._ids, x)
 
-    def _ffn_shared(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.mlp.shared_forward(x.bfloat16())
+    def _ffn_shared(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        call = layer.mlp.shared_forward
+        return call(x.bfloat16()) if callable(call) else None
 
-    def _ffn_output(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.mlp(x.bfloat16())
+    def _ffn_output(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.mlp(x.bfloat16())
 
-    def _engram_streams(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
-        layer.engram(x.bfloat16())
+    def _engram_streams(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        return layer.engram(x.bfloat16())
 
 
 class FakeDriver:

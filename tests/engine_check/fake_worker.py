@@ -1,0 +1,84 @@
+"""A worker process without an engine: does to each stage, or fault, what FAKE_PLAN says.
+
+FAKE_PLAN: {"c": "pass", "d": "die", "f": "hang", "keys-below-the-row": "die", ...}; pass if left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dih20.engine_check import results
+
+PLAN: dict[str, str] = json.loads(os.environ["FAKE_PLAN"])
+HERE: dict[str, Any] = json.loads(os.environ["FAKE_HERE"])
+FAULTS: list[str] = json.loads(os.environ["FAKE_FAULTS"])
+
+
+def given(name: str, default: str = "") -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+WORK, NAME, WORKER = Path(given("--work")), given("--name"), given("--worker")
+
+
+def mark(stage: str, part: str = "") -> None:
+    now = {"stage": stage, "part": part, "since": time.time()}
+    results.write_json(WORK / f"now-{NAME}.json", now)
+
+
+def act(what: str) -> None:
+    with (WORK / "acts.txt").open("a") as acts:
+        acts.write(f"{WORKER} {what}\n")
+    plan = PLAN.get(f"{WORKER}:{what}", PLAN.get(what, "pass"))
+    if plan == "die":
+        print(f"a fault in {what}", flush=True)
+        os.abort()
+    if plan == "hang":
+        time.sleep(600)
+
+
+def record(letter: str) -> None:
+    plan = PLAN.get(letter, "pass")
+    verdict = {"pass": "passed", "fail": "failed"}[plan]
+    if letter in "eh":
+        verdict = "not run"
+    whole = results.record(letter, verdict, here=HERE, numbers={"n": 1}, reason="")
+    results.write_json(results.record_path(WORK, letter), whole)
+
+
+def faults() -> None:
+    place, _, count = given("--share", "0/1").partition("/")
+    open_ones = [name for name in FAULTS if not (WORK / f"fault-{name}.json").exists()]
+    healthy = {"answers_right": 3, "answers_asked": 3, "sources": HERE["sources"]}
+    mark("h", "healthy")
+    act("healthy")
+    results.write_json(WORK / "fault-healthy.json", healthy)
+    for name in open_ones[int(place) :: int(count)]:
+        mark("h", name)
+        act(name)
+        result = {"name": name, "verdict": "seen", "sources": HERE["sources"]}
+        results.write_json(WORK / f"fault-{name}.json", result)
+
+
+if "--judge" in sys.argv:
+    results.write_json(WORK / "judged.json", {"numbers": {"cases": {}}, "reasons": []})
+    sys.exit(0)
+mark("start")
+act("start")
+for stage in given("--letters"):
+    mark(stage)
+    act(stage)
+    if stage == "h":
+        faults()
+    if stage == "e":
+        results.write_json(WORK / "dumped.json", {"map_faults": {}})
+    if WORKER in ("graphs", "overlapped"):
+        results.write_json(WORK / f"g-{WORKER}.json", {"numbers": {"1": {}}, "reasons": []})
+    else:
+        record(stage)
+mark("close")

@@ -1,0 +1,178 @@
+"""The order of stages, what survives a death, what is not repeated, and what is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dih20.engine_check import __main__ as program
+from dih20.engine_check import here, processes, reference, results, running
+from dih20.engine_check.hypotheses import HYPOTHESES
+from dih20.engine_check.options import Options
+from dih20.engine_check.running import Check
+from dih20.errors import TestsFailed, UsageError
+from dih20.paths import REPOSITORY
+from tests.engine_check.conftest import HERE
+
+pytestmark = pytest.mark.torch
+FAULTS = [each.name for each in HYPOTHESES]
+EAGER = "b-f,h"
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Run a check with workers that do as the plan says; give records by letter."""
+    worker = Path(__file__).with_name("fake_worker.py")
+    monkeypatch.setattr(processes, "COMMAND", (sys.executable, str(worker)))
+    monkeypatch.setattr(reference, "load", lambda path: None)
+    monkeypatch.setattr(running, "START_S", 3000)
+    monkeypatch.setenv("FAKE_FAULTS", json.dumps(FAULTS))
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+
+    def run(plan: dict[str, str] | None = None, sources: Any = None, **options: Any) -> Any:
+        found = HERE | {"sources": sources or HERE["sources"]}
+        monkeypatch.setattr(here, "facts", lambda tree: found)
+        monkeypatch.setenv("FAKE_PLAN", json.dumps(plan or {}))
+        monkeypatch.setenv("FAKE_HERE", json.dumps(found))
+        given = Options(**{"stage": EAGER, "work": str(tmp_path), **options})
+        records = Check(given, lambda line: None).run()
+        return {record["stage"]: record for record in records}
+
+    return run
+
+
+def acts(work: Path) -> list[str]:
+    path = work / "acts.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+def verdicts(records: dict[str, Any]) -> dict[str, str]:
+    return {letter: record["verdict"] for letter, record in records.items()}
+
+
+def test_stages_that_agree_in_their_settings_share_one_engine(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check()
+    assert set(verdicts(records).values()) == {"passed"}
+    done = acts(tmp_path)
+    assert done.count("eager start") == 1
+    assert done[:7] == [f"eager {what}" for what in ("start", "b", "c", "d", "e", "f", "h")]
+    assert len(records["h"]["numbers"]["hypotheses"]) == len(FAULTS)
+
+
+def test_a_passed_stage_is_repeated_only_with_other_sources_or_when_told(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    check(stage="b,c")
+    acts(tmp_path)
+    check(stage="b,c")
+    assert acts(tmp_path) == []
+    check(stage="c", again=True)
+    assert acts(tmp_path) == ["eager start", "eager c"]
+    records = check(stage="b,c", sources={"v41": "another", "tree": "2"})
+    assert acts(tmp_path) == ["eager start", "eager b", "eager c"]
+    assert records["b"]["sources"]["v41"] == "another"
+
+
+def test_a_death_loses_no_earlier_record_and_later_stages_get_a_new_engine(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"d": "die"})
+    assert verdicts(records) == {
+        "b": "passed", "c": "passed", "d": "died", "e": "passed", "f": "passed", "h": "passed",
+    }  # fmt: skip
+    assert "a fault in d" in records["d"]["reason"]
+    assert acts(tmp_path).count("eager start") == 2
+
+
+def test_a_stage_over_its_limit_is_killed_and_the_rest_go_on(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"c": "hang"}, stage="c,f", limits=0.05)
+    assert verdicts(records) == {"c": "late", "f": "passed"}
+    assert "over its time limit" in records["c"]["reason"]
+
+
+def test_an_engine_that_does_not_start_is_not_started_for_every_stage(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"start": "die"})
+    assert acts(tmp_path) == ["eager start"]
+    assert records["b"]["verdict"] == "died"
+    assert (
+        "did not start" in records["b"]["reason"] and "a fault in start" in records["b"]["reason"]
+    )
+    assert records["f"]["verdict"] == "not run"
+
+
+def test_a_fault_that_ends_its_engine_has_that_as_its_symptom(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({FAULTS[1]: "die", FAULTS[4]: "die"}, stage="b,h", together=3)
+    assert records["h"]["verdict"] == "passed"
+    found = {each["name"]: each for each in records["h"]["numbers"]["hypotheses"]}
+    assert set(found) == set(FAULTS)
+    assert [name for name in FAULTS if found[name]["verdict"] == "stopped"] == [
+        FAULTS[1],
+        FAULTS[4],
+    ]
+    assert "a fault in" in found[FAULTS[1]]["why"]
+    done = acts(tmp_path)
+    assert done.count("eager start") >= 1 + 3  # the first, then three that share what is left
+    assert all(done.count(f"eager {name}") == 1 for name in FAULTS)
+
+
+def test_an_engine_that_is_not_sound_without_a_fault_ends_the_stage(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"healthy": "die"}, stage="h", together=1)
+    assert records["h"]["verdict"] == "died"
+    assert acts(tmp_path).count("eager start") == 1
+
+
+def test_graphs_and_overlapped_scheduling_run_in_engines_of_their_own(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check(stage="g")
+    assert verdicts(records) == {"g": "passed"}
+    assert acts(tmp_path) == ["graphs start", "graphs g", "overlapped start", "overlapped g"]
+    records = check({"overlapped:g": "die"}, stage="g", again=True)
+    assert records["g"]["verdict"] != "passed"
+    assert "a fault in g" in records["g"]["reason"]
+
+
+def test_missing_reference_values_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(here, "facts", lambda tree: HERE)
+    with pytest.raises(UsageError, match="--prepare"):
+        Check(Options(stage="c", work=str(tmp_path)), lambda line: None).run()
+    assert program.main(["--stage", "c", "--work", str(tmp_path), "--checkpoint", "x"]) == 2
+    assert "--prepare" in capsys.readouterr().err
+
+
+def test_a_stage_that_did_not_pass_is_an_exit_code(
+    check: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check({"c": "fail"}, stage="b,c")
+    found = program.main(["--stage", "b", "--work", str(tmp_path), "--checkpoint", "x", "--json"])
+    assert found == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"] == {"b": "passed"}
+    with pytest.raises(TestsFailed, match="c failed"):
+        given = Options(stage="c", work=str(tmp_path), checkpoint="x")
+        program.act(given, lambda line: None, prepare=False, merge=False)
+
+
+def test_a_record_cut_in_the_middle_is_no_pass(tmp_path: Path) -> None:
+    results.record_path(tmp_path, "b").write_text('{"verdict": "passed", "sour')
+    assert not results.passed_already(tmp_path, "b", HERE["sources"])
