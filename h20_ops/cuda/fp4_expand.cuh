@@ -3,9 +3,9 @@
 // A row of 128 values is stored as 16 words of eight codes (channel 8 w + i in bits 4 i .. 4 i + 3 of
 // word w) and one word of four exponents (channels 32 g .. 32 g + 31 in byte g, worth 2^(byte - 127)).
 // Code times 2^shift is an e4m3 value for shifts -8 .. 6, so a row whose exponents span at most 14
-// becomes e4m3 bytes times one power of two exactly. Where they span more, the smaller groups are
-// rounded to nearest even in steps of 2^-9, when the largest value of the largest group is at least 32
-// and at most 384: below 2^-15 of the row's largest value they are wrong by at most half of 2^-14 of it.
+// becomes e4m3 bytes times one power of two exactly. Where they span more, values of the smaller groups
+// are rounded to nearest even in steps of 2^-9, while the row's largest value is 32 to 384: the error is
+// at most 2^-15 of the row's largest value.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,8 @@
 // warpgroup has the products with one tile of B in flight while it sums heads of the other.
 #pragma once
 
+#include <type_traits>
+
 #include "mqa_logits_prefill_layout.cuh"
 
 namespace logits {
@@ -16,6 +18,8 @@ struct DenseShared {
   alignas(1024) uint8_t q[2][Q_TILES * Q_TILE_BYTES];
   alignas(1024) uint8_t keys[STAGES][STEP_KEYS * ROW_BYTES];
   alignas(16) uint32_t key_scale[STAGES][STEP_KEYS];
+  alignas(16) int piece_keys[STAGES][STEP_PIECES];                  // of a union
+  alignas(16) uint16_t piece_slots[STAGES][STEP_PIECES][2 * TOKENS];
   alignas(16) DenseMeta meta[2][Q_TILES];
   BlockInfo info[2];
   alignas(8) uint64_t keys_ready[STAGES];
@@ -78,6 +82,76 @@ __device__ __forceinline__ void feed_dense(const Params& p, DenseShared& shared)
   }
 }
 
+// One warp: the pieces of a union, 8 keys each, a lane a piece.
+__device__ __forceinline__ void feed_union(const Params& p, const TensorMap& key_matrix,
+                                           DenseShared& shared) {
+  const int lane = threadIdx.x % 32;
+  const int units = p.row_blocks * p.union_segments;
+  const int last_scale = p.key_tiles * TILE_KEYS - 1;
+  int stage = 0, buffer = 0;
+  uint32_t parity = 1, q_parity = 1;
+  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const int block = unit / p.union_segments, segment = unit % p.union_segments;
+    const int all = (p.union_counts[block] + STEP_PIECES - 1) / STEP_PIECES;
+    const int first = static_cast<int>(static_cast<int64_t>(all) * segment / p.union_segments);
+    const int steps =
+        static_cast<int>(static_cast<int64_t>(all) * (segment + 1) / p.union_segments) - first;
+    if (steps == 0) continue;
+    const int64_t base = static_cast<int64_t>(block) * p.union_capacity + first * STEP_PIECES;
+    const int* keys = p.union_keys + base;
+    int key = lane < STEP_PIECES ? keys[lane] : 0;
+    sm90::mbarrier_wait(sm90::shared_address(&shared.q_free[buffer]), q_parity);
+    if (lane == 0) {
+      const uint32_t q_ready = sm90::shared_address(&shared.q_ready[buffer]);
+      shared.info[buffer] = BlockInfo{0, steps};
+      arrive_and_expect(q_ready, Q_TILES * (Q_TILE_BYTES + sizeof(DenseMeta)));
+      bulk_copy(sm90::shared_address(shared.q[buffer]),
+                p.q_tiles + static_cast<int64_t>(block) * Q_TILES * Q_TILE_BYTES,
+                Q_TILES * Q_TILE_BYTES, q_ready);
+      bulk_copy(sm90::shared_address(shared.meta[buffer]),
+                p.q_meta + static_cast<int64_t>(block) * Q_TILES * sizeof(DenseMeta),
+                Q_TILES * sizeof(DenseMeta), q_ready);
+    }
+    if (buffer == 1) q_parity ^= 1;
+    buffer ^= 1;
+    for (int step = 0; step < steps; ++step) {
+      const int now = key;
+      if (step + 1 < steps && lane < STEP_PIECES) key = keys[(step + 1) * STEP_PIECES + lane];
+      const uint32_t ready = sm90::shared_address(&shared.keys_ready[stage]);
+      sm90::mbarrier_wait(sm90::shared_address(&shared.keys_free[stage]), parity);
+      if (lane == 0) {
+        arrive_and_expect(ready, STEP_KEYS * ROW_BYTES + STEP_PIECES * (4 + 16));
+        const int64_t at = base + step * STEP_PIECES;
+        bulk_copy(sm90::shared_address(shared.piece_keys[stage]), p.union_keys + at, STEP_PIECES * 4,
+                  ready);
+        bulk_copy(sm90::shared_address(shared.piece_slots[stage]), p.union_slots + at,
+                  STEP_PIECES * 16, ready);
+      }
+      __syncwarp();
+      if (lane < STEP_PIECES) {
+        copy_piece(sm90::shared_address(shared.keys[stage]) + lane * PIECE_KEYS * ROW_BYTES,
+                   key_matrix, now, ready);
+      }
+#pragma unroll
+      for (int i = 0; i < STEP_KEYS / 32; ++i) {
+        const int piece = __shfl_sync(0xffffffffu, now, 4 * i + lane / PIECE_KEYS);
+        copy4(sm90::shared_address(&shared.key_scale[stage][32 * i + lane]),
+              p.k_scale + min(piece + lane % PIECE_KEYS, last_scale));
+      }
+      sm90::mbarrier_arrive_after_copies(ready);
+      if (++stage == STAGES) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+  sm90::mbarrier_wait(sm90::shared_address(&shared.q_free[buffer]), q_parity);
+  if (lane == 0) {
+    shared.info[buffer] = BlockInfo{0, 0};
+    sm90::mbarrier_arrive(sm90::shared_address(&shared.q_ready[buffer]));
+  }
+}
+
 // Where a thread's token writes, and what.
 template <typename Out>
 struct Target {
@@ -100,6 +174,28 @@ __device__ __forceinline__ void store_columns(const Target<Out>& target, int key
   }
 }
 
+// What a thread knows of its two rows of a step when dense: keys 2 g and 2 g + 1 of its 16.
+struct NeighbouringKeys {
+  int key;
+  uint2 scale;
+};
+
+// And of a union: key g of two pieces.
+struct PieceKeys {
+  int keys[2];
+  uint2 scale;
+  uint32_t slots[2][2];  // of the pieces, for the tokens of the two tiles
+};
+
+template <typename Out>
+__device__ __forceinline__ void store_slot(const Target<Out>& target, int key, int line, uint32_t slot,
+                                           float value) {
+  const bool valid = static_cast<uint32_t>(key - target.start) < static_cast<uint32_t>(target.length);
+  if (slot != NO_SLOT) {
+    store_one(target.column_0 + slot * PIECE_KEYS + line, valid ? value : -INFINITY);
+  }
+}
+
 // Add a tile's 32 heads to the four classes of two keys.
 __device__ __forceinline__ void add_heads(const float (&products)[64], const float* weights,
                                           float (&sums)[8]) {
@@ -117,11 +213,22 @@ __device__ __forceinline__ void zero(float (&sums)[8]) {
 }
 
 template <typename Out>
-__device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int key,
-                                       uint2 key_scale) {
+__device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int,
+                                       const NeighbouringKeys& at) {
   const float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   const float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
-  store_columns(target, key, scaled(a, key_scale.x, target.scale), scaled(b, key_scale.y, target.scale));
+  store_columns(target, at.key, scaled(a, at.scale.x, target.scale),
+                scaled(b, at.scale.y, target.scale));
+}
+
+template <typename Out>
+__device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int tile,
+                                       const PieceKeys& at) {
+  const float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  const float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  const int line = threadIdx.x % 32 / 4;
+  store_slot(target, at.keys[0], line, at.slots[0][tile], scaled(a, at.scale.x, target.scale));
+  store_slot(target, at.keys[1], line, at.slots[1][tile], scaled(b, at.scale.y, target.scale));
 }
 
 __device__ __forceinline__ void start_products(float (&products)[64], uint64_t keys, uint64_t q) {
@@ -150,28 +257,23 @@ __device__ __forceinline__ Target<Out> target_of(const Params& p, const RowInfo&
   return {static_cast<Out*>(p.out) + row.offset, row.start, row.length, row.stop, row.scale};
 }
 
-template <int HALVES, typename Out>
+template <int HALVES, typename Out, bool UNION>
 __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shared, int warpgroup) {
-  const int lane = threadIdx.x % 32, t = lane % 4;
-  const int own_key = warpgroup * TILE_KEYS + (threadIdx.x % WARPGROUP) / 32 * 16 + 2 * (lane / 4);
+  using Keys = std::conditional_t<UNION, PieceKeys, NeighbouringKeys>;
+  const int lane = threadIdx.x % 32, t = lane % 4, warp = threadIdx.x % WARPGROUP / 32;
+  const int own_key = warpgroup * TILE_KEYS + warp * 16 + 2 * (lane / 4);
+  const int own_piece = warpgroup * (TILE_KEYS / PIECE_KEYS) + 2 * warp;
   const bool leader = lane == 0;
   const uint64_t q_tile = sm90::swizzled_tile(sm90::shared_address(shared.q), 0, 1024);
   const uint64_t key_tile = sm90::swizzled_tile(
       sm90::shared_address(shared.keys) + warpgroup * KEY_TILE_BYTES, 0, 1024);
   constexpr uint64_t Q_STEP = Q_TILE_BYTES >> 4, STAGE_STEP = (STEP_KEYS * ROW_BYTES) >> 4;
-  const uint32_t scales = sm90::shared_address(shared.key_scale) + own_key * 4;
+  constexpr int SECOND = HALVES == 1 ? TOKENS : 0;  // first token of the second tile
   const uint32_t keys_ready = sm90::shared_address(shared.keys_ready);
   const uint32_t keys_free = sm90::shared_address(shared.keys_free);
   int stage = 0, buffer = 0;
   uint32_t parity = 0, q_parity = 0;
   float one[64], two[64];
-  const auto key_scale_of = [&](int at) {
-    uint2 pair;
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(pair.x), "=r"(pair.y)
-                 : "r"(scales + at * (STEP_KEYS * 4)));
-    return pair;
-  };
 
   while (true) {
     sm90::mbarrier_wait(sm90::shared_address(&shared.q_ready[buffer]), q_parity);
@@ -190,6 +292,25 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
     const Target<Out> target_two = target_of<Out>(p, meta[1].rows[t]);
     int key = info.first_key + own_key;
     float sums[8];
+    const auto keys_of_step = [&] {
+      if constexpr (UNION) {
+        PieceKeys at;
+        const int line = lane / 4, row = own_piece * PIECE_KEYS + line;
+        at.keys[0] = shared.piece_keys[stage][own_piece] + line;
+        at.keys[1] = shared.piece_keys[stage][own_piece + 1] + line;
+        at.scale.x = shared.key_scale[stage][row];
+        at.scale.y = shared.key_scale[stage][row + PIECE_KEYS];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          at.slots[i][0] = shared.piece_slots[stage][own_piece + i][t];
+          at.slots[i][1] = shared.piece_slots[stage][own_piece + i][SECOND + t];
+        }
+        return at;
+      } else {
+        return NeighbouringKeys{
+            key, *reinterpret_cast<const uint2*>(&shared.key_scale[stage][own_key])};
+      }
+    };
     const auto advance = [&] {
       if (++stage == STAGES) {
         stage = 0;
@@ -198,74 +319,68 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
       key += STEP_KEYS;
     };
     const auto wait_keys = [&] { sm90::mbarrier_wait(keys_ready + 8 * stage, parity); };
-    const auto free_keys = [&] {
-      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
-    };
-    const auto finish_one = [&](uint2 scale) {
+    const auto finish_one = [&](const Keys& at) {
       zero(sums);
       add_heads(one, weights_one, sums);
-      if (HALVES == 1) finish(sums, target_one, key, scale);
+      if (HALVES == 1) finish(sums, target_one, 0, at);
     };
-    const auto finish_two = [&](uint2 scale) {
+    const auto finish_two = [&](const Keys& at) {
       if (HALVES == 1) zero(sums);
       add_heads(OVERLAP ? two : one, weights_two, sums);
-      finish(sums, target_two, key, scale);
+      finish(sums, target_two, 1, at);
     };
     int step = 0;
 #if OVERLAP == 2
     for (; step + 2 <= info.steps; step += 2) {
       wait_keys();
-      const uint2 scale = key_scale_of(stage);
+      const Keys at = keys_of_step();
       start_products(one, key_tile + stage * STAGE_STEP, q);
       start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
       sm90::wgmma_wait<1>();
       sm90::pin(one);
-      finish_one(scale);
+      finish_one(at);
       const uint32_t old_free = keys_free + 8 * stage;
-      const int old_key = key;
       advance();
       wait_keys();
-      const uint2 next_scale = key_scale_of(stage);
+      const Keys next = keys_of_step();
       start_products(one, key_tile + stage * STAGE_STEP, q);
       sm90::wgmma_wait<1>();
       sm90::pin(two);
       if (leader) sm90::mbarrier_arrive(old_free);
-      key = old_key;
-      finish_two(scale);
-      key += STEP_KEYS;
+      finish_two(at);
       start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
       sm90::wgmma_wait<1>();
       sm90::pin(one);
-      finish_one(next_scale);
+      finish_one(next);
       sm90::wgmma_wait<0>();
       sm90::pin(two);
-      free_keys();
-      finish_two(next_scale);
+      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
+      finish_two(next);
       advance();
     }
 #endif
     for (; step < info.steps; ++step) {
       wait_keys();
-      const uint2 scale = key_scale_of(stage);
+      const Keys at = keys_of_step();
       start_products(one, key_tile + stage * STAGE_STEP, q);
 #if OVERLAP
       start_products(two, key_tile + stage * STAGE_STEP, q + Q_STEP);
       sm90::wgmma_wait<1>();
       sm90::pin(one);
-      finish_one(scale);
+      finish_one(at);
       sm90::wgmma_wait<0>();
       sm90::pin(two);
-      free_keys();
-      finish_two(scale);
+      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
+      finish_two(at);
 #else
       sm90::wgmma_wait<0>();
       sm90::pin(one);
-      finish_one(scale);
+      finish_one(at);
       start_products(one, key_tile + stage * STAGE_STEP, q + Q_STEP);
       sm90::wgmma_wait<0>();
       sm90::pin(one);
-      free_keys();
-      finish_two(scale);
+      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
+      finish_two(at);
 #endif
       advance();
     }

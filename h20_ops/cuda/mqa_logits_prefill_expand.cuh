@@ -36,9 +36,11 @@ __device__ __forceinline__ void expand_keys(const Params& p, int tile) {
   uint4 first, second;
   fp4::expand32(codes, exponent, fp4::group_shift(exponent, largest), first, second);
   uint8_t* target = p.k_tiles + static_cast<int64_t>(tile) * KEY_TILE_BYTES;
-  const int row = tile_row_of_key(local);
-  *reinterpret_cast<uint4*>(target + swizzled(row, 2 * group)) = first;
-  *reinterpret_cast<uint4*>(target + swizzled(row, 2 * group + 1)) = second;
+  // The tensor copies of pieces swizzle on their way; whole tiles are copied as they are.
+  const bool plain = p.kind == UNITED;
+  const int row = tile_row_of_key(local), at = local * ROW_BYTES + 32 * group;
+  *reinterpret_cast<uint4*>(target + (plain ? at : swizzled(row, 2 * group))) = first;
+  *reinterpret_cast<uint4*>(target + (plain ? at + 16 : swizzled(row, 2 * group + 1))) = second;
   if (group == 0) {
     const int biased = there ? fp4::row_exponent(largest) + KEY_BIAS : 0;
     p.k_scale[key] = static_cast<uint32_t>(biased) << 23;
@@ -50,7 +52,7 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
                                                ExpandShared& shared) {
   const int halves = p.heads > HEADS ? 2 : 1, heads = HEADS * halves;
   const int token_0 = group_of_tokens * TOKENS;
-  const bool dense = p.blocks == nullptr;
+  const bool dense = p.kind != GATHERED;
   const int group = threadIdx.x & 3;
   for (int job = threadIdx.x; job < TOKENS * heads * 4; job += EXPAND_THREADS) {
     const int t = (job >> 2) / heads, head = (job >> 2) % heads;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from h20_ops.cuda.mqa_logits_prefill_map import row_map
 from h20_ops.jit import CudaSource, Kernel, load_kernel
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ CANDIDATE_SHARED_BYTES = 88 * 1024
 CANDIDATE_THREADS = 3 * WARPGROUP
 CANDIDATE_CTAS_PER_PROCESSOR = 2
 EXPAND_THREADS = 256
+PIECE_KEYS = 8  # of a union
+UNITS_PER_PROCESSOR = 8  # of work, at least, when rows share their keys
+UNITED_FROM_ROWS = 65
 MAX_HEADS = 64
 ROW_BYTES = 1024  # logits rows start at multiples of this
 
@@ -55,7 +60,7 @@ class Form:
     @property
     def shared_bytes(self) -> int:
         """DenseShared of the source, rounded up."""
-        stage = self.step_keys * (128 + 4) + 2 * 8
+        stage = self.step_keys * (128 + 4) + self.step_keys // PIECE_KEYS * (4 + 16) + 2 * 8
         fixed = 2 * Q_TILES * (Q_TILE_BYTES + DENSE_META_BYTES) + 2 * 8 + 4 * 8
         return -(-(fixed + self.stages * stage) // 1024) * 1024
 
@@ -80,7 +85,7 @@ EXPAND = f"{NAME}_expand"
 
 
 def entry(kind: str, heads: int, dtype: str) -> str:
-    """Name of a kernel: kind "dense" or "candidates", 32 or 64 heads, "bf16" or "fp32"."""
+    """Name of a kernel: kind of Kind in lower case, 32 or 64 heads, "bf16" or "fp32"."""
     return f"{NAME}_{kind}_{heads}_{dtype}"
 
 
@@ -93,6 +98,7 @@ class Params(ctypes.Structure):
             for name in (
                 *("q", "q_sf", "k", "k_sf", "weights", "ks", "ke", "blocks", "out"),
                 *("q_tiles", "q_meta", "k_tiles", "k_scale", "ranges", "ends", "starts", "total"),
+                *("union_keys", "union_slots", "union_counts"),
             )
         ],
         *[
@@ -107,10 +113,23 @@ class Params(ctypes.Structure):
             (name, ctypes.c_int32)
             for name in (
                 *("rows", "heads", "keys", "columns", "padded_columns", "num_blocks"),
-                *("block_shift", "row_blocks", "key_tiles", "main_grid"),
+                *("block_shift", "row_blocks", "key_tiles", "main_grid", "kind"),
+                *("union_capacity", "union_segments", "out_is_fp32"),
             )
         ],
     ]
+
+
+class Kind(IntEnum):
+    """How keys reach the products; Kind of the source.
+
+    DENSE: every key of the rows' ranges. GATHERED: by candidates, each row its own. UNITED: by
+    candidates, a block of rows the union of what its rows list, in which neighbours differ little.
+    """
+
+    DENSE = 0
+    GATHERED = 1
+    UNITED = 2
 
 
 def launch(
@@ -127,29 +146,39 @@ def launch(
     candidate_blocks: torch.Tensor | None,
     candidate_block_size: int,
     form: Form = FORM,
+    kind: Kind | None = None,
 ) -> None:
     """Write logits into out (rows, columns), whose rows own the space up to its row stride."""
     import torch
 
     rows, heads = q.shape[:2]
     halves = 2 if heads > 32 else 1
-    dense = candidate_blocks is None
+    if kind is None:
+        kind = Kind.UNITED if rows >= UNITED_FROM_ROWS else Kind.GATHERED
+        kind = Kind.DENSE if candidate_blocks is None else kind
+    gathered = kind == Kind.GATHERED
     with torch.cuda.device(q.device):
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count
-        grid = processors if dense else processors * CANDIDATE_CTAS_PER_PROCESSOR
+        grid = processors * (CANDIDATE_CTAS_PER_PROCESSOR if gathered else 1)
         key_tiles = -(-k.shape[0] // form.step_keys) * form.math_warpgroups
-        row_blocks = -(-rows * halves // (Q_TILES * TOKENS)) if dense else 0
-        q_bytes = row_blocks * Q_TILES * Q_TILE_BYTES if dense else rows * halves * 32 * 128
-        meta = row_blocks * Q_TILES * DENSE_META_BYTES if dense else rows * CANDIDATE_META_BYTES
+        row_blocks = 0 if gathered else -(-rows * halves // (Q_TILES * TOKENS))
+        blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
+        num_blocks = 0 if blocks is None else blocks.shape[1]
+        capacity = num_blocks * (candidate_block_size // PIECE_KEYS) * Q_TILES * TOKENS // halves
+        capacity = -(-capacity // 32) * 32 if kind == Kind.UNITED else 0
+        tiles = row_blocks * Q_TILES
         sizes = {
-            "q_tiles": q_bytes,
-            "q_meta": meta,
+            "q_tiles": rows * halves * 32 * 128 if gathered else tiles * Q_TILE_BYTES,
+            "q_meta": rows * CANDIDATE_META_BYTES if gathered else tiles * DENSE_META_BYTES,
             "k_tiles": key_tiles * KEY_TILE_BYTES,
             "k_scale": key_tiles * TILE_KEYS * 4,
             "ranges": row_blocks * 8,
             "ends": row_blocks * 4,
             "starts": grid * 8,
             "total": 4,
+            "union_keys": row_blocks * capacity * 4,
+            "union_slots": row_blocks * capacity * 16,
+            "union_counts": row_blocks * 4,
         }
         space = torch.empty(sum(map(_aligned, sizes.values())), dtype=torch.uint8, device=q.device)
         addresses, at = {}, space.data_ptr()
@@ -158,7 +187,6 @@ def launch(
             at += _aligned(size)
         q, k = _rows_of_sixteen(q), _rows_of_sixteen(k)
         ks, ke = ks.contiguous(), ke.contiguous()
-        blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
         params = Params(
             q=q.data_ptr(),
             q_sf=q_sf.data_ptr(),
@@ -184,29 +212,39 @@ def launch(
             keys=k.shape[0],
             columns=max_kv_len,
             padded_columns=out.shape[1],
-            num_blocks=0 if blocks is None else blocks.shape[1],
+            num_blocks=num_blocks,
             block_shift=4 if candidate_block_size == 16 else 3,
             row_blocks=row_blocks,
             key_tiles=key_tiles,
             main_grid=grid,
+            kind=kind,
+            union_capacity=capacity,
+            union_segments=-(-UNITS_PER_PROCESSOR * processors // max(1, row_blocks)),
+            out_is_fp32=out.dtype == torch.float32,
         )
-        token_groups = row_blocks * Q_TILES // halves if dense else -(-rows // TOKENS)
+        token_groups = -(-rows // TOKENS) if gathered else tiles // halves
+        planners = {Kind.DENSE: 1, Kind.GATHERED: 0, Kind.UNITED: row_blocks}[kind]
         expand = load_kernel(form.source, EXPAND)
-        main = _main_kernel(form, dense, halves, out.dtype == torch.float32)
+        main = load_main(form, kind, heads, out.dtype == torch.float32)
         expand.launch(
-            grid=(int(dense) + key_tiles + token_groups,), block=(EXPAND_THREADS,), args=[params]
+            grid=(planners + key_tiles + token_groups,), block=(EXPAND_THREADS,), args=[params]
         )
+        arguments: list[Any] = [params]
+        if kind == Kind.UNITED:
+            arguments.append(row_map(addresses["k_tiles"], key_tiles * TILE_KEYS))
         main.launch(
             grid=(grid,),
-            block=(form.threads if dense else CANDIDATE_THREADS,),
-            args=[params],
+            block=(CANDIDATE_THREADS if gathered else form.threads,),
+            args=arguments,
             programmatic=True,
         )
 
 
-def _main_kernel(form: Form, dense: bool, halves: int, fp32: bool) -> Kernel:
-    name = entry("dense" if dense else "candidates", 32 * halves, "fp32" if fp32 else "bf16")
-    shared = form.shared_bytes if dense else CANDIDATE_SHARED_BYTES
+def load_main(form: Form, kind: Kind, heads: int, fp32: bool) -> Kernel:
+    """Compile and load the kernel that multiplies."""
+    padded = 64 if heads > 32 else 32
+    shared = CANDIDATE_SHARED_BYTES if kind == Kind.GATHERED else form.shared_bytes
+    name = entry(kind.name.lower(), padded, "fp32" if fp32 else "bf16")
     return load_kernel(form.source, name, shared_bytes=shared)
 
 

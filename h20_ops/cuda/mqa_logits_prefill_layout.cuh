@@ -48,6 +48,11 @@ constexpr int CACHED_ENDS = 4096;
 constexpr int KEY_BIAS = 160;
 constexpr int TOKEN_BIAS = 127 - KEY_BIAS;
 
+enum Kind { DENSE = 0, GATHERED = 1, UNITED = 2 };
+constexpr int PIECE_KEYS = 8;                      // of a union; a candidate block is one or two
+constexpr int STEP_PIECES = STEP_KEYS / PIECE_KEYS;
+constexpr uint32_t NO_SLOT = 0xFFFF;
+
 struct alignas(16) RowInfo {
   int64_t offset;  // of column 0 in the output, in elements
   int start;       // key of column 0
@@ -74,7 +79,7 @@ struct Params {
   const bf16* weights;
   const int* ks;
   const int* ke;
-  const int* blocks;            // null when dense
+  const int* blocks;            // candidates, null when dense
   void* out;
   uint8_t* q_tiles;             // work space
   uint8_t* q_meta;
@@ -84,6 +89,9 @@ struct Params {
   int* ends;                    // steps up to and with each block of rows
   int2* starts;                 // block of rows and step in it at which each CTA begins
   int* total;                   // steps of all blocks of rows
+  int* union_keys;              // first key of each piece of a block of rows
+  uint4* union_slots;           // and where its tokens list it: 8 numbers of 16 bits, NO_SLOT
+  int* union_counts;            // pieces of each block of rows
   int64_t q_row_stride;         // strides in elements
   int64_t q_head_stride;
   int64_t q_sf_row_stride;
@@ -103,6 +111,10 @@ struct Params {
   int row_blocks;               // blocks of rows, dense
   int key_tiles;                // tiles of 64 keys in the work space
   int main_grid;                // CTAs of the launch that follows the expansion
+  int kind;                     // Kind
+  int union_capacity;           // pieces a block of rows may have
+  int union_segments;           // units of work of a block of rows
+  int out_is_fp32;
 };
 
 __device__ __forceinline__ int swizzled(int row, int chunk) {
@@ -156,6 +168,25 @@ __device__ __forceinline__ void bulk_copy(uint32_t target, const void* source, u
           target),
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
+}
+
+struct alignas(64) TensorMap {
+  uint8_t bytes[128];
+};
+
+// Copy 8 rows of a key matrix, from row `key` on, to a tile in the 128-byte swizzle; rows behind the
+// last are zeros.
+__device__ __forceinline__ void copy_piece(uint32_t target, const TensorMap& map, int key,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(target),
+      "l"(&map), "r"(0), "r"(key), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy4(uint32_t target, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
 }
 
 __device__ __forceinline__ void arrive_and_expect(uint32_t barrier, uint32_t bytes) {

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import torch
 
 from h20_ops.formats import decode_e2m1, decode_ue8m0, unpack_nibbles
+from h20_ops.testing.compare import normalised_difference
 
 Ranges = Literal["causal", "packed", "odd", "full", "ragged"]
 # Of sum |w| |q| |k|: the tensor core's steps of 2^-13, half of one lost in each of 4 steps of 32.
 RELATIVE_TO_MAGNITUDE = 4 * 2.0**-14
-NORMALISED = (
-    5e-6  # 1 - 2 sum(xy) / sum(x^2 + y^2), upstream's bound against the dequantised reference
-)
+EXACT_SPREAD, ROUNDED = 14, 2.0**-15
+# 1 - 2 sum(xy) / sum(x^2 + y^2): upstream's bound against the dequantised reference.
+NORMALISED = 5e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +208,59 @@ def draw_candidates(
     return ids
 
 
-def magnitudes(inputs: LogitsInputs, row: slice) -> torch.Tensor:
-    """fp32 (rows, keys): sum over heads of |w| * |q| . |k|, the size of what a logit adds up."""
-    q, k = _decoded(inputs.q[row], inputs.q_sf[row]).abs(), _decoded(inputs.k, inputs.k_sf).abs()
-    weighted = torch.einsum("rhd,rh->rd", q, inputs.weights[row].float().abs())
-    return weighted @ k.t()
+def valid_columns(inputs: LogitsInputs) -> torch.Tensor:
+    """bool (rows, columns): where dense logits stand."""
+    columns = torch.arange(inputs.max_kv_len, device=inputs.ks.device)
+    ends = torch.minimum(inputs.ke, torch.full_like(inputs.ke, inputs.k.shape[0]))
+    return columns < (ends - inputs.ks).unsqueeze(1)
+
+
+def check_dense(inputs: LogitsInputs, got: torch.Tensor, want: torch.Tensor) -> None:
+    """Assert that fp32 dense logits are the twin's within the bounds, and -inf or unwritten elsewhere."""
+    valid = valid_columns(inputs)
+    bound = at_columns(inputs, error_bounds(inputs))
+    x, y = torch.where(valid, got, 0.0), torch.where(valid, want, 0.0)
+    excess = ((x - y).abs() / bound.clamp_min(torch.finfo(torch.float32).tiny)).masked_fill(
+        ~valid, 0
+    )
+    unequal = valid & ~((x - y).abs() <= bound) & (x != y)
+    if bool(unequal.any()):
+        row, column = (int(v) for v in unequal.nonzero()[0])
+        raise AssertionError(
+            f"({row}, {column}): got {float(x[row, column])!r}, want {float(y[row, column])!r}, allowed "
+            f"{float(bound[row, column]):.3e}; {int(unequal.sum())} of {int(valid.sum())} are out, the "
+            f"worst at {float(excess.nan_to_num(torch.inf).max()):.2f} of its bound"
+        )
+    difference = normalised_difference(x, y)
+    assert difference <= NORMALISED, f"normalised difference {difference:.3e} over {NORMALISED:.1e}"
+
+
+def at_columns(inputs: LogitsInputs, per_key: torch.Tensor) -> torch.Tensor:
+    """Move (rows, keys) to (rows, max_kv_len): column c is key ks + c."""
+    columns = torch.arange(inputs.max_kv_len, device=per_key.device)
+    keys = (inputs.ks.long().unsqueeze(1) + columns).clamp(0, per_key.shape[1] - 1)
+    return per_key.gather(1, keys)
+
+
+def error_bounds(inputs: LogitsInputs) -> torch.Tensor:
+    """fp32 (rows, keys): how far a logit may be from its fp32 value.
+
+    RELATIVE_TO_MAGNITUDE of what is added up; and where a vector's exponents span more than 14, 2^-15 of
+    its largest value in every channel.
+    """
+    q, k = _decoded(inputs.q, inputs.q_sf).abs(), _decoded(inputs.k, inputs.k_sf).abs()
+    weights = inputs.weights.float().abs()
+    bounds = RELATIVE_TO_MAGNITUDE * (torch.einsum("rhd,rh->rd", q, weights) @ k.t())
+    q_lost = q.amax(2) * _is_wide(inputs.q_sf) * ROUNDED
+    k_lost = k.amax(1) * _is_wide(inputs.k_sf) * ROUNDED
+    bounds += torch.outer((q_lost * weights).sum(1), k.sum(1))
+    bounds += torch.outer((q.sum(2) * weights).sum(1), k_lost)
+    return bounds
+
+
+def _is_wide(exponents: torch.Tensor) -> torch.Tensor:
+    groups = exponents.contiguous().unsqueeze(-1).view(torch.uint8).int()
+    return (groups.amax(-1) - groups.amin(-1) > EXACT_SPREAD).float()
 
 
 def _decoded(codes: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
