@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from dih20.engine_check import here, reference, results, sources
 from dih20.engine_check.engine_environment import environment
 from dih20.engine_check.merging import EVIDENCE, merge_records
-from dih20.engine_check.options import Options
+from dih20.engine_check.options import Options, add_arguments, from_namespace
 from dih20.engine_check.stages import LETTERS, chosen
 from dih20.errors import TestsFailed, UsageError
 from dih20.paths import REPOSITORY
@@ -126,8 +127,6 @@ def test_stages_are_chosen_by_letter_list_or_range() -> None:
 
 
 def test_options_survive_the_way_to_a_worker() -> None:
-    from dih20.engine_check.__main__ import add_arguments, argparse, from_namespace
-
     given = Options(stage="b-f", work="/w", again=True, memory=0.15, limits=2.0, take=3)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
