@@ -1,0 +1,153 @@
+"""Compiled kernels, taken from one host to another that would compile the very same ones."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+import lzma
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dih20.bundle.onhost.environment import CACHES
+from dih20.bundle.onhost.facts import HostFacts
+from dih20.bundle.onhost.layout import Layout
+from dih20.errors import HashMismatch, HostError, UsageError
+
+KEY, ARCHIVE = "key.json", "caches.tar.xz"
+
+
+def key_of(manifest: Mapping[str, Any], facts: HostFacts) -> dict[str, str]:
+    """Give everything that compiled kernels depend on beside their own source."""
+    versions = {file["name"]: file["version"] for file in manifest["files"]}
+    vendors = {name: tree["identity"] for name, tree in manifest["patched"].items()}
+    compilers = {
+        "tilelang": "tilelang",
+        "tvm-ffi": "apache-tvm-ffi",
+        "tile_kernels": "tile-kernels",
+    }
+    return {
+        "python": ".".join(facts.python.split(".")[:2]),
+        "torch": facts.torch,
+        "nvcc": facts.nvcc,
+        "gcc": facts.gcc,
+        "glibc": facts.glibc,
+        "deep_gemm": vendors["deep_gemm"],
+        "deep_ep": vendors["deep_ep"],
+        "nccl": manifest["nccl"]["version"] if manifest["nccl"] else "the host's",
+        **{ours: versions.get(theirs, "the host's") for ours, theirs in compilers.items()},
+    }  # fmt: skip
+
+
+def export(layout: Layout, into: Path, key: Mapping[str, str]) -> dict[str, Any]:
+    """Write the caches and their key into a folder that has none yet."""
+    files = [path for path in _files(layout.caches) if _is_finished(path)]
+    if not files:
+        raise HostError(
+            found=f"no compiled kernel in {layout.caches}",
+            expected="caches that a run of the engine has filled",
+            remedy="run engine-check first",
+        )
+    if into.exists() and any(into.iterdir()):
+        raise UsageError(
+            found=f"{into} is not empty",
+            expected="an empty folder or none",
+            remedy="name another folder; nothing was written",
+        )
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=into.parent) as scratch:
+        archive = Path(scratch, ARCHIVE)
+        with lzma.open(archive, "wb", preset=6) as packed, tarfile.open(fileobj=packed, mode="w|") as out:  # fmt: skip
+            for path in files:
+                member = tarfile.TarInfo(path.relative_to(layout.caches).as_posix())
+                member.size, member.mode = (
+                    path.stat().st_size,
+                    0o755 if path.suffix == ".so" else 0o644,
+                )
+                with path.open("rb") as content:
+                    out.addfile(member, content)
+        facts = {"key": dict(key), "files": len(files), "sha256": _sha256(archive)}
+        Path(scratch, KEY).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        for name in (ARCHIVE, KEY):
+            Path(scratch, name).replace(into / name)
+    return {"files": len(files), "size_bytes": (into / ARCHIVE).stat().st_size}
+
+
+def take(layout: Layout, source: Path, key: Mapping[str, str]) -> dict[str, int]:
+    """Add a folder's caches to those here; what is here already stays as it is."""
+    facts = _read(source)
+    other = facts["key"]
+    differing = [
+        f"{name}: {other.get(name, 'not recorded')} there, {key.get(name, 'not recorded')} here"
+        for name in sorted(other.keys() | key.keys())
+        if other.get(name) != key.get(name)
+    ]
+    if differing:
+        raise HostError(
+            found="\n  ".join([f"caches of {source} were made by other versions:", *differing]),
+            expected="the same versions: other ones compile other code under the same names",
+            remedy="let this host compile its own; nothing was imported",
+        )
+    counts = {"added": 0, "same": 0, "kept": 0}
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=layout.root) as scratch:
+        with lzma.open(source / ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:  # fmt: skip
+            archive.extractall(scratch, filter="data")
+        for path in _files(Path(scratch)):
+            inside = path.relative_to(scratch)
+            if inside.parts[0] not in CACHES.values():
+                continue
+            target = layout.caches / inside
+            if target.exists():
+                counts["same" if filecmp.cmp(path, target, shallow=False) else "kept"] += 1
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
+            counts["added"] += 1
+    return counts
+
+
+def _read(source: Path) -> dict[str, Any]:
+    missing = [name for name in (KEY, ARCHIVE) if not (source / name).is_file()]
+    if missing:
+        raise UsageError(
+            found=f"no {' and no '.join(missing)} in {source}",
+            expected="a folder that `run.sh cache export` wrote",
+            remedy="name that folder",
+        )
+    try:
+        facts: dict[str, Any] = json.loads((source / KEY).read_text())
+        wanted = str(facts["sha256"])
+        assert isinstance(facts["key"], dict)
+    except (ValueError, KeyError, TypeError, AssertionError) as fault:
+        raise HashMismatch(
+            found=f"{source / KEY} cannot be read: {fault!r}",
+            expected="the key that `run.sh cache export` wrote",
+            remedy="export again; nothing was imported",
+        ) from fault
+    found = _sha256(source / ARCHIVE)
+    if found != wanted:
+        raise HashMismatch(
+            found=f"{source / ARCHIVE} is damaged: sha256 {found[:12]}...",
+            expected=f"{wanted[:12]}..., as {KEY} says",
+            remedy="copy it again; nothing was imported",
+        )
+    return facts
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _is_finished(path: Path) -> bool:
+    """Leave out what a compiler had not finished: locks, temporary and empty files."""
+    hidden = any(part.startswith((".", "tmp")) for part in path.parts[-3:])
+    return not hidden and path.suffix not in {".lock", ".tmp", ".part"} and path.stat().st_size > 0
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

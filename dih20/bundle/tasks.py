@@ -1,0 +1,39 @@
+"""`inv bundle`: the engine for a host without network and Docker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dih20.cli import Run, task
+
+
+@task(
+    changes=True,
+    help={
+        "part-size": "largest part: bytes, or with K, M or G (of 1024)",
+        "out": "folder for parts, manifest and run.sh; build/bundle without it",
+        "without": "packages and groups that the host brings itself, such as numpy,nccl",
+        "wheels": "folder with vendor wheels built elsewhere; the wheel store's are taken anyway",
+        "wheels-torch": "the torch that those were built with, such as 2.11.0+cu130",
+        "thin-nccl": "keep NCCL's device code of this architecture alone, such as sm_90",
+        "level": "compression, 0 to 9",
+    },
+)
+def bundle(
+    run: Run,
+    part_size: str = "40M",
+    out: str = "",
+    without: str = "",
+    wheels: str = "",
+    wheels_torch: str = "",
+    thin_nccl: str = "",
+    level: int = 3,
+) -> dict[str, Any]:
+    """The engine for a bare GPU host: parts, manifest and run.sh."""
+    from dih20.bundle.making import make
+    from dih20.bundle.request import Request
+
+    wanted = Request.of(
+        part_size, out, without, wheels, wheels_torch, thin_nccl=thin_nccl, level=level
+    )
+    return make(run.ui, wanted, only_plan=run.plan)
