@@ -14,6 +14,7 @@ from dih20.engine_check.engine_steps import StepWatch
 from dih20.engine_check.swapping import replaced
 
 _PLACEHOLDER = "998244353"
+MOST_BLOCKS = 512  # of 128 tokens
 _MOST_STEPS = (
     20_000  # of one call: far beyond any case, so that a request that never ends is noticed
 )
@@ -30,7 +31,9 @@ class EngineDriver:
         self._envs = load("deepinfer").envs
         engine_args = load("deepinfer.engine.arg_utils").EngineArgs(**arguments(checkpoint, memory))
         engine_class = load("deepinfer.engine.llm_engine").LLMEngine
-        self.engine = engine_class.from_engine_args(engine_args)
+        base = load("deepinfer.worker.base").WorkerBase
+        with replaced(base, "profile_num_available_blocks", _few_blocks(base)):
+            self.engine = engine_class.from_engine_args(engine_args)
         self.worker = self.engine.driver_worker
         self.runner = self.worker.model_runner
         self._count = 0
@@ -138,6 +141,18 @@ class EngineDriver:
 
     def close(self) -> None:
         self.engine.close()
+
+
+def _few_blocks(base: Any) -> Callable[[Any], int]:
+    """Measure as the engine does, and take a few blocks: several engines share the GPU here."""
+    healthy = base.profile_num_available_blocks
+
+    def profile_num_available_blocks(worker: Any) -> int:
+        blocks = min(int(healthy(worker)), MOST_BLOCKS)
+        worker.cache_config.num_gpu_blocks = blocks
+        return blocks
+
+    return profile_num_available_blocks
 
 
 def _sampling(ask: Ask) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dih20.engine_check import results
 from dih20.engine_check.context import Context, Outcome
 from dih20.engine_check.driver import Driver
@@ -60,7 +62,8 @@ def run_stages(
         begun = time.monotonic()
         context = _marking(context, name, letter)
         try:
-            outcome = RUNS[worker][letter](driver, context)
+            with torch.inference_mode():  # as the engine's weights and caches were made
+                outcome = RUNS[worker][letter](driver, context)
         except Exception:  # noqa: BLE001 - whatever an engine raises belongs into the stage's record
             reason = traceback.format_exc(limit=-6)[-3000:]
             _write(context, letter, here, Outcome(numbers={}, reasons=(reason,)), begun)
