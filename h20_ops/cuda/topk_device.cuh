@@ -35,6 +35,13 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   sm90::mbarrier_wait(sm90::shared_address(barrier), parity);
 }
 
+// Copy 16 bytes to shared memory for this thread to read after copies_wait.
+__device__ __forceinline__ void copy16(void* target, const void* source) {
+  sm90::copy16_or_zero(sm90::shared_address(target), source, true);
+}
+
+__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 __device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }

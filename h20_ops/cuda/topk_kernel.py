@@ -11,7 +11,7 @@ from h20_ops.jit import CudaSource, load_kernel
 
 BITMAP_BYTES = 8192
 LIST_BYTES = 2 * 128 * 8
-SMALL_BYTES = 8 + 128 + 10 * 4  # of single words in shared memory
+SMALL_BYTES = 8 + 128 + 11 * 4  # of single words in shared memory
 MAX_BLOCKS = 8  # of a cluster that every launch may ask for
 LEAST_SLICE = 4096  # elements a block should have to be worth its start
 NAN_BF16 = 0x7FC0
@@ -55,14 +55,17 @@ class Form:
     def shared_bytes(self) -> int:
         """What Shared of topk_layout.cuh takes."""
         ring = self.stages * (self.stage_bytes + 8)
-        needed = ring + 8 * self.candidates + BITMAP_BYTES + LIST_BYTES + SMALL_BYTES
+        needed = (
+            ring + 16 * self.threads + 8 * self.candidates + BITMAP_BYTES + LIST_BYTES + SMALL_BYTES
+        )
         return -(-needed // 128) * 128
 
 
 # By the largest k they serve.
 FORMS = {
-    1024: Form(threads=512, stages=2, stage_bytes=32768, candidates=4096, blocks_per_sm=2),
-    2048: Form(threads=512, stages=2, stage_bytes=16384, candidates=8192, blocks_per_sm=2),
+    512: Form(threads=512, stages=2, stage_bytes=32768, candidates=2048, blocks_per_sm=2),
+    1024: Form(threads=512, stages=2, stage_bytes=16384, candidates=4096, blocks_per_sm=2),
+    2048: Form(threads=512, stages=2, stage_bytes=16384, candidates=6144, blocks_per_sm=2),
     4096: Form(threads=1024, stages=2, stage_bytes=32768, candidates=12288, blocks_per_sm=1),
 }
 

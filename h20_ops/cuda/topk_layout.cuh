@@ -8,6 +8,7 @@ constexpr int STAGES = RING_STAGES;
 constexpr int BINS = 2048;         // of one histogram
 constexpr int BIN_BITS = 11;
 constexpr int LIST = 128;          // elements of one bin that are ranked one by one
+constexpr int LEAST_STRIDE = 4;    // of a sample, in vectors
 constexpr int BITMAP_WORDS = 2048;  // columns whose choice is written at once, by 32
 constexpr int STAGE_BYTES = RING_STAGE_BYTES;
 constexpr int STAGE_VECTORS = STAGE_BYTES / 16;
@@ -44,6 +45,7 @@ static_assert(sizeof(Params) == EXPECTED_PARAMS_BYTES, "Params and its mirror in
 
 struct alignas(128) Shared {
   uint4 ring[STAGES][STAGE_VECTORS];
+  uint4 sample[THREADS];
   unsigned long long candidates[CAPACITY];
   union {
     uint32_t histogram[BINS];
@@ -55,6 +57,7 @@ struct alignas(128) Shared {
   uint64_t full[STAGES];
   uint32_t warp_sums[32];
   uint32_t count;  // of candidates; above CAPACITY when some found no place
+  uint32_t guess;  // the key below which elements were left out, if not 0
   uint32_t key_min;
   uint32_t key_max;
   uint32_t list_count;

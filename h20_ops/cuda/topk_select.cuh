@@ -127,9 +127,12 @@ __device__ __forceinline__ Element rank_few(const Params& p, Shared& s, uint32_t
   return s.threshold;
 }
 
+// In place of the k-th largest: candidates may lack some of the k largest.
+constexpr Element NOT_ENOUGH = ~Element(0);
+
 // Without CLUSTER: an element that at least k of the block's n candidates (n > k) reach, and at most
-// half of CAPACITY or exactly k. With CLUSTER: the k-th largest of the whole row's candidates,
-// or 0 if there are no more than k.
+// half of CAPACITY or exactly k. With CLUSTER: the k-th largest of the whole row's candidates, 0 if
+// there are no more than k, or NOT_ENOUGH if a block's guess was too high to be sure.
 template <bool CLUSTER>
 __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, uint32_t n) {
   const uint32_t k = p.k;
@@ -149,16 +152,22 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
   sync_row<CLUSTER>(p);
   least = s.key_min;
   most = s.key_max;
+  uint32_t guess = s.guess;
   if (CLUSTER) {
-    uint32_t total = 0;
+    uint32_t total = s.count;
+    if (p.blocks > 1) {
+      total = 0;
 #pragma unroll 1
-    for (int rank = 0; rank < p.blocks; ++rank) {
-      total += *of_rank<true>(p, &s.count, rank);
-      least = min(least, *of_rank<true>(p, &s.key_min, rank));
-      most = max(most, *of_rank<true>(p, &s.key_max, rank));
+      for (int rank = 0; rank < p.blocks; ++rank) {
+        total += *device::peer(&s.count, rank);
+        least = min(least, *device::peer(&s.key_min, rank));
+        most = max(most, *device::peer(&s.key_max, rank));
+        guess = max(guess, *device::peer(&s.guess, rank));
+      }
     }
-    if (total <= k) return 0;
+    if (total <= k) return guess == 0 ? 0 : NOT_ENOUGH;
   }
+  const Element surely = CLUSTER ? Element(guess) << p.column_bits : 0;
   Element low = Element(least) << p.column_bits;
   Element high = ((Element(most) + 1) << p.column_bits) - 1;
   uint32_t wanted = k;
@@ -167,8 +176,8 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
     const int shift = max(0, 64 - __clzll(static_cast<long long>(high - low)) - BIN_BITS);
     clear_histogram(s);
     __syncthreads();
-  #pragma unroll 2
-  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
       const Element c = s.candidates[i];
       if (c >= low && c <= high) atomicAdd(&s.histogram[(c - low) >> shift], 1u);
     }
@@ -176,11 +185,16 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
     find_bin<CLUSTER>(p, s, wanted);
     const uint32_t above = s.above, members = s.members;
     low += Element(s.bin) << shift;
-    if (members == wanted - above || shift == 0) return low;
     high = min(high, low + (Element(1) << shift) - 1);
+    if (CLUSTER && high < surely) return NOT_ENOUGH;
+    if (members == wanted - above && low >= surely) return low;
+    if (shift == 0) return NOT_ENOUGH;
     if (!CLUSTER && k - wanted + above + members <= CAPACITY / 2) return low;
     wanted -= above;
-    if (CLUSTER && members <= LIST) return rank_few(p, s, n, low, high, members, wanted);
+    if (CLUSTER && members <= LIST) {
+      const Element found = rank_few(p, s, n, low, high, members, wanted);
+      return found >= surely ? found : NOT_ENOUGH;
+    }
     sync_row<CLUSTER>(p);  // all have read the histograms, s.bin and what goes with it
   }
 }

@@ -98,20 +98,34 @@ __device__ __forceinline__ uint32_t push(const Params& p, Shared& s, const uint4
   return reached;
 }
 
-// A key that at least k elements of a whole stage reach, few more if values are not all alike; 0 if
-// there are fewer that are not NaN. Spares the first stage the way through the candidates.
-__device__ __forceinline__ uint32_t first_bound(const Params& p, Shared& s, const uint4* stage) {
-  if (threadIdx.x == 0) {
-    s.key_min = 0xffffffffu;
-    s.key_max = 0;
+// Every how many-th vector of a slice is looked at beforehand; 0 for short slices. Odd, so that the
+// sample does not keep step with a pattern of the columns.
+__device__ __forceinline__ int sample_stride(const Slice& slice) {
+  const int stride = (slice.last - slice.first - 2) / THREADS;
+  return stride < LEAST_STRIDE ? 0 : (stride - 1) | 1;
+}
+
+__device__ __forceinline__ void fetch_sample(Shared& s, const Slice& slice) {
+  const int stride = sample_stride(slice);
+  if (stride > 0) {
+    const int own = static_cast<int>(threadIdx.x) * stride;
+    device::copy16(&s.sample[threadIdx.x], slice.base + slice.first + 1 + own);
   }
-  clear_histogram(s);
-  __syncthreads();
-  constexpr int OWN = THREAD_VECTORS * VECTOR_ELEMENTS;
+}
+
+// From the slice's sample, a key that k elements of the row reach in all likelihood, few more if values
+// are not all alike. 0 if there is no telling. The histogram is clear, s.key_min and s.key_max too.
+__device__ __forceinline__ uint32_t guess_bound(const Params& p, Shared& s, const Slice& slice) {
+  constexpr int SAMPLE = THREADS * VECTOR_ELEMENTS;
+  const float expected = static_cast<float>(p.k) * SAMPLE / slice.end;
+  const int wanted = static_cast<int>(expected + 5.0f * sqrtf(expected)) + 4;
+  if (sample_stride(slice) == 0 || wanted > SAMPLE / 2) return 0;
+  device::copies_wait();
+  const uint4* own = &s.sample[threadIdx.x];
   uint32_t least = 0xffffffffu, most = 0;
-#pragma unroll 4
-  for (int bit = 0; bit < OWN; ++bit) {
-    const float x = read_element(stage, position_of(bit));
+#pragma unroll
+  for (int i = 0; i < VECTOR_ELEMENTS; ++i) {
+    const float x = read_element(own, i);
     const uint32_t key = key_of(x);
     if (x == x) {
       least = min(least, key);
@@ -123,13 +137,13 @@ __device__ __forceinline__ uint32_t first_bound(const Params& p, Shared& s, cons
   least = s.key_min;
   most = s.key_max;
   const int shift = most > least ? max(0, 32 - __clz(static_cast<int>(most - least)) - BIN_BITS) : 0;
-#pragma unroll 4
-  for (int bit = 0; bit < OWN; ++bit) {
-    const float x = read_element(stage, position_of(bit));
+#pragma unroll
+  for (int i = 0; i < VECTOR_ELEMENTS; ++i) {
+    const float x = read_element(own, i);
     if (x == x) atomicAdd(&s.histogram[(key_of(x) - least) >> shift], 1u);
   }
   __syncthreads();
-  if (find_bin<false>(p, s, p.k) < static_cast<uint32_t>(p.k)) return 0;
+  if (find_bin<false>(p, s, wanted) < static_cast<uint32_t>(wanted)) return 0;
   return least + (s.bin << shift);
 }
 
@@ -146,11 +160,12 @@ __device__ __forceinline__ void fetch_first_stages(Shared& s, const Slice& slice
   for (int batch = 0; batch < STAGES; ++batch) fetch_stage(s, slice, batch, turn + batch);
 }
 
-// Candidates of the slice, whose first stages have been asked for; afterwards s.count of them are in
-// shared memory, no more than CAPACITY. Returns the next turn.
+// Candidates of the slice, whose first stages have been asked for: elements with a key from `guess` on,
+// if it is not 0. Afterwards s.count of them are in shared memory, no more than CAPACITY. Returns
+// the next turn.
 __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Slice& slice,
-                                            uint32_t turn) {
-  float least = __uint_as_float(0xff800000u);
+                                            uint32_t turn, uint32_t guess) {
+  float least = guess == 0 ? __uint_as_float(0xff800000u) : value_of(guess);
   bool nan = false;
   for (int first = slice.first; first < slice.last; first += STAGE_VECTORS, ++turn) {
     const int vectors = min(STAGE_VECTORS, slice.last - first);
@@ -159,11 +174,6 @@ __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Sl
     device::barrier_wait(&s.full[turn % STAGES], turn / STAGES % 2);
     const bool inner = vectors == STAGE_VECTORS && first_column >= 0 &&
                        first_column + STAGE_VECTORS * VECTOR_ELEMENTS <= slice.end;
-    uint32_t bound_key = 0;
-    if (first == slice.first && inner && p.k <= CAPACITY / 2) {
-      bound_key = first_bound(p, s, stage);
-      if (bound_key != 0) least = value_of(bound_key);
-    }
     uint32_t left = inner ? elements_at_least(stage, least, nan)
                           : edge_elements_at_least(stage, least, nan, first_column, vectors, slice.end);
     left = push(p, s, stage, first_column, left);
@@ -176,13 +186,20 @@ __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Sl
         if (c < bound) left &= ~(1u << bit);
       }
       left = push(p, s, stage, first_column, left);
-      bound_key = static_cast<uint32_t>(bound >> p.column_bits);
+      // Elements of later stages stand behind all candidates: equal to the bound is not enough.
+      least = value_of(static_cast<uint32_t>(bound >> p.column_bits) + 1);
     }
-    // Elements of later stages stand behind all candidates: equal to the bound is not enough.
-    if (bound_key != 0) least = value_of(bound_key + 1);
     fetch_stage(s, slice, (first - slice.first) / STAGE_VECTORS + STAGES, turn + STAGES);
   }
   if (nan) s.has_nan = 1;
   __syncthreads();
+  return turn;
+}
+
+// Let the first stages of a slice, which were asked for, arrive and be forgotten. Returns the next turn.
+__device__ __forceinline__ uint32_t drop_first_stages(Shared& s, const Slice& slice, uint32_t turn) {
+  for (int i = 0; i < STAGES && slice.first + i * STAGE_VECTORS < slice.last; ++i, ++turn) {
+    device::barrier_wait(&s.full[turn % STAGES], turn / STAGES % 2);
+  }
   return turn;
 }

@@ -160,3 +160,24 @@ SHAPES = (
     (3, (1 << 19) + 5, 512),
     (2, 1 << 23, 512),
 )
+
+
+def mislead(rows: torch.Tensor, threads: int, blocks: int) -> None:
+    """Raise what the kernel samples of every second row, so that its guess leaves out too much.
+
+    Args:
+        rows: (rows, columns), each starting at a multiple of 16 bytes; all columns count.
+        threads, blocks: of the kernel that will read them.
+    """
+    per_vector = 16 // rows.element_size()
+    vectors = -(-rows.shape[1] // per_vector)
+    each = -(-vectors // blocks)
+    each = -(-each // 8) * 8
+    for first in range(0, vectors, each):
+        stride = (min(first + each, vectors) - first - 2) // threads
+        assert stride >= 4, f"{rows.shape[1]} columns: slices too short to be sampled"
+        stride = (stride - 1) | 1
+        start = (first + 1) * per_vector
+        for i in range(per_vector):
+            stop = start + threads * stride * per_vector
+            rows[::2, start + i : stop : stride * per_vector] += 10

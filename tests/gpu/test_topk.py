@@ -14,7 +14,14 @@ import torch
 from h20_ops import topk
 from h20_ops.cuda import topk_kernel as kernel
 from h20_ops.testing.compare import check_bitwise
-from h20_ops.testing.topk_cases import KINDS, TopkCase, cases, make_ends, make_rows
+from h20_ops.testing.topk_cases import (
+    KINDS,
+    TopkCase,
+    cases,
+    make_ends,
+    make_rows,
+    mislead,
+)
 from h20_ops.torch_ref import topk as twin
 
 pytestmark = pytest.mark.gpu
@@ -80,6 +87,20 @@ def test_blocks_that_work_on_many_rows_leave_nothing_behind(
     for dtype in DTYPES:
         check_case(replace(SHORT, rows=100, columns=40_003, dtype=dtype, ends=True))
         check_case(replace(SHORT, rows=100, kind="nan", dtype=dtype))
+
+
+@pytest.mark.parametrize("sorted", [False, True])
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_rows_that_mislead_the_guess_are_read_again(
+    blocks: int, sorted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "choose_blocks", lambda *_: blocks)
+    monkeypatch.setattr(module, "_num_sms", lambda _: 2)
+    for dtype in DTYPES:
+        case = TopkCase(rows=9, columns=100_000, k=512, dtype=dtype, sorted=sorted)
+        rows = make_rows(case, "cuda")
+        mislead(rows, kernel.form_for(case.k).threads, blocks)
+        check(select(topk, rows, case), select(twin, rows, case))
 
 
 @pytest.mark.parametrize("case", [SHORT, LONG], ids=["short", "long"])

@@ -15,9 +15,9 @@ from h20_ops.errors import CompileError
 from h20_ops.jit import CudaSource, compile_cuda, ptxas_reports
 from h20_ops.testing.compare import check_bitwise
 from h20_ops.testing.machine_code import LOCAL_LOAD, LOCAL_STORE, operations
-from h20_ops.testing.topk_cases import KINDS, TopkCase, make_ends, make_rows
+from h20_ops.testing.topk_cases import KINDS, TopkCase, make_ends, make_rows, mislead
 from h20_ops.torch_ref import topk as twin
-from tests.h20_ops.topk_on_host import Result, build, run
+from tests.h20_ops.topk_on_host import build, run
 
 pytestmark = pytest.mark.torch
 nvcc = pytest.mark.nvcc
@@ -70,10 +70,20 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctype
     return {dtype: build(folder, KERNELS, SMALL, dtype) for dtype in DTYPES}
 
 
-def check(case: TopkCase, got: Result) -> None:
+def check(
+    library: ctypes.CDLL,
+    case: TopkCase,
+    rows: torch.Tensor | None = None,
+    *,
+    blocks: int = 1,
+    clusters: int | None = None,
+) -> None:
+    """Run a case on the host and compare it with the twin."""
+    rows = make_rows(case) if rows is None else rows
+    got = run(library, case, rows, blocks=blocks, clusters=clusters, seed=blocks)
     flags = torch.zeros(case.rows, dtype=torch.bool)
     values, indices = twin(
-        make_rows(case),
+        rows,
         case.k,
         end=make_ends(case),
         sorted=case.sorted,
@@ -95,8 +105,7 @@ def test_the_kernels_source_gives_its_twins_bits(
 ) -> None:
     case = TopkCase(rows=1, columns=12_001, k=200, kind=kind, dtype=dtype, shift=3)
     for blocks, sorted in ((1, False), (2, True)):
-        case = replace(case, sorted=sorted)
-        check(case, run(on_host[dtype], case, blocks=blocks, seed=blocks))
+        check(on_host[dtype], replace(case, sorted=sorted), blocks=blocks)
 
 
 @nvcc
@@ -106,7 +115,29 @@ def test_rows_of_all_lengths_one_after_the_other(
     on_host: dict[torch.dtype, ctypes.CDLL], blocks: int, clusters: int, dtype: torch.dtype
 ) -> None:
     case = TopkCase(rows=8, columns=5000, k=300, kind="nan", dtype=dtype, ends=True, pad=1)
-    check(case, run(on_host[dtype], case, blocks=blocks, clusters=clusters))
+    check(on_host[dtype], case, blocks=blocks, clusters=clusters)
+
+
+@nvcc
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks,sorted", [(1, False), (2, False), (2, True)])
+def test_rows_that_mislead_the_guess_are_read_again(
+    on_host: dict[torch.dtype, ctypes.CDLL], sorted: bool, blocks: int, dtype: torch.dtype
+) -> None:
+    case = TopkCase(rows=4, columns=20_000, k=300, dtype=dtype, sorted=sorted)
+    rows = make_rows(case)
+    mislead(rows, SMALL.threads, blocks)
+    check(on_host[dtype], case, rows, blocks=blocks, clusters=4 if sorted else 1)
+
+
+@nvcc
+def test_a_guess_that_is_never_doubted_is_noticed(tmp_path: Path) -> None:
+    library = changed(tmp_path, "guess == 0 ? 0 : NOT_ENOUGH", "0")
+    case = TopkCase(rows=1, columns=20_000, k=300)
+    rows = make_rows(case)
+    mislead(rows, SMALL.threads, 1)
+    with pytest.raises(AssertionError, match="first difference"):
+        check(library, case, rows)
 
 
 @nvcc
@@ -122,15 +153,20 @@ def test_rows_of_all_lengths_one_after_the_other(
 def test_a_mistake_in_the_source_is_noticed_on_the_host(
     tmp_path: Path, old: str, new: str, kind: str
 ) -> None:
-    changed = 0
-    for name, text in kernel.source(SMALL, is_bf16=False).files().items():
-        changed += old in text
-        (tmp_path / name).write_text(text.replace(old, new))
-    assert changed == 1
-    library = build(tmp_path, tmp_path, SMALL, torch.float32)
+    library = changed(tmp_path, old, new)
     case = TopkCase(rows=1, columns=12_001, k=200, kind=kind)
     with pytest.raises(AssertionError, match="first difference"):
-        check(case, run(library, case, blocks=1))
+        check(library, case)
+
+
+def changed(folder: Path, old: str, new: str) -> ctypes.CDLL:
+    """The source with one text replaced, as host code."""
+    count = 0
+    for name, text in kernel.source(SMALL, is_bf16=False).files().items():
+        count += text.count(old)
+        (folder / name).write_text(text.replace(old, new))
+    assert count == 1, f"{old!r} stands {count} times in the source"
+    return build(folder, folder, SMALL, torch.float32)
 
 
 def test_rows_are_cut_while_there_is_room_and_enough_to_read() -> None:

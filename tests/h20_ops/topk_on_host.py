@@ -10,7 +10,7 @@ import torch
 
 from h20_ops.cuda import topk_kernel as kernel
 from h20_ops.jit import find_nvcc
-from h20_ops.testing.topk_cases import TopkCase, make_ends, make_rows
+from h20_ops.testing.topk_cases import TopkCase, make_ends
 
 Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -32,10 +32,16 @@ def build(folder: Path, kernels: Path, form: kernel.Form, dtype: torch.dtype) ->
 
 
 def run(
-    library: ctypes.CDLL, case: TopkCase, *, blocks: int, clusters: int | None = None, seed: int = 0
+    library: ctypes.CDLL,
+    case: TopkCase,
+    rows: torch.Tensor,
+    *,
+    blocks: int,
+    clusters: int | None = None,
+    seed: int = 0,
 ) -> Result:
     """Values, indices (int32, offset by 1000 times the row) and NaN flags of a case on the CPU."""
-    rows, ends = make_rows(case), make_ends(case)
+    ends = make_ends(case)
     offset = torch.arange(case.rows, dtype=torch.int32) * 1000
     values = torch.full((case.rows, case.k), 9.0, dtype=case.dtype)
     indices = torch.full((case.rows, case.k), -9, dtype=torch.int32)
