@@ -23,12 +23,6 @@ struct CandidateShared {
 };
 static_assert(sizeof(CandidateShared) <= CANDIDATE_SHARED_BYTES, "the wrapper asks for too little");
 
-__device__ __forceinline__ void copy4_or_zero(uint32_t target, const void* source, bool fetch) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
-               "r"(fetch ? 4 : 0)
-               : "memory");
-}
-
 __device__ __forceinline__ void gather_candidates(const Params& p, CandidateShared& shared) {
   const int thread = threadIdx.x % WARPGROUP, chunk = thread % 8, line = thread / 8;
   const int halves = p.heads > HEADS ? 2 : 1;

@@ -132,6 +132,23 @@ class Kind(IntEnum):
     UNITED = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Both launches of a call: their arguments, and the tensors those point into."""
+
+    params: Params
+    kind: Kind
+    form: Form
+    expand_grid: int
+    main_grid: int
+    main_threads: int
+    kept: tuple[torch.Tensor, ...]
+
+    @property
+    def fp32(self) -> bool:
+        return bool(self.params.out_is_fp32)
+
+
 def launch(
     q: torch.Tensor,
     q_sf: torch.Tensor,
@@ -151,93 +168,136 @@ def launch(
     """Write logits into out (rows, columns), whose rows own the space up to its row stride."""
     import torch
 
+    with torch.cuda.device(q.device):
+        call = prepare(
+            q,
+            q_sf,
+            k,
+            k_sf,
+            weights,
+            ks,
+            ke,
+            out,
+            max_kv_len=max_kv_len,
+            candidate_blocks=candidate_blocks,
+            candidate_block_size=candidate_block_size,
+            form=form,
+            kind=kind,
+            processors=torch.cuda.get_device_properties(q.device).multi_processor_count,
+        )
+        params = call.params
+        expand = load_kernel(form.source, EXPAND)
+        main = load_main(form, call.kind, params.heads, call.fp32)
+        expand.launch(grid=(call.expand_grid,), block=(EXPAND_THREADS,), args=[params])
+        arguments: list[Any] = [params]
+        if call.kind == Kind.UNITED:
+            arguments.append(row_map(params.k_tiles, params.key_tiles * TILE_KEYS))
+        main.launch(
+            grid=(call.main_grid,), block=(call.main_threads,), args=arguments, programmatic=True
+        )
+
+
+def prepare(
+    q: torch.Tensor,
+    q_sf: torch.Tensor,
+    k: torch.Tensor,
+    k_sf: torch.Tensor,
+    weights: torch.Tensor,
+    ks: torch.Tensor,
+    ke: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    max_kv_len: int,
+    candidate_blocks: torch.Tensor | None,
+    candidate_block_size: int,
+    form: Form,
+    kind: Kind | None,
+    processors: int,
+) -> Call:
+    """Divide work and work space; runs nothing, and reads no tensor."""
+    import torch
+
     rows, heads = q.shape[:2]
     halves = 2 if heads > 32 else 1
     if kind is None:
         kind = Kind.UNITED if rows >= UNITED_FROM_ROWS else Kind.GATHERED
         kind = Kind.DENSE if candidate_blocks is None else kind
     gathered = kind == Kind.GATHERED
-    with torch.cuda.device(q.device):
-        processors = torch.cuda.get_device_properties(q.device).multi_processor_count
-        grid = processors * (CANDIDATE_CTAS_PER_PROCESSOR if gathered else 1)
-        key_tiles = -(-k.shape[0] // form.step_keys) * form.math_warpgroups
-        row_blocks = 0 if gathered else -(-rows * halves // (Q_TILES * TOKENS))
-        blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
-        num_blocks = 0 if blocks is None else blocks.shape[1]
-        capacity = num_blocks * (candidate_block_size // PIECE_KEYS) * Q_TILES * TOKENS // halves
-        capacity = -(-capacity // 32) * 32 if kind == Kind.UNITED else 0
-        tiles = row_blocks * Q_TILES
-        sizes = {
-            "q_tiles": rows * halves * 32 * 128 if gathered else tiles * Q_TILE_BYTES,
-            "q_meta": rows * CANDIDATE_META_BYTES if gathered else tiles * DENSE_META_BYTES,
-            "k_tiles": key_tiles * KEY_TILE_BYTES,
-            "k_scale": key_tiles * TILE_KEYS * 4,
-            "ranges": row_blocks * 8,
-            "ends": row_blocks * 4,
-            "starts": grid * 8,
-            "total": 4,
-            "union_keys": row_blocks * capacity * 4,
-            "union_slots": row_blocks * capacity * 16,
-            "union_counts": row_blocks * 4,
-        }
-        space = torch.empty(sum(map(_aligned, sizes.values())), dtype=torch.uint8, device=q.device)
-        addresses, at = {}, space.data_ptr()
-        for name, size in sizes.items():
-            addresses[name] = at
-            at += _aligned(size)
-        q, k = _rows_of_sixteen(q), _rows_of_sixteen(k)
-        ks, ke = ks.contiguous(), ke.contiguous()
-        params = Params(
-            q=q.data_ptr(),
-            q_sf=q_sf.data_ptr(),
-            k=k.data_ptr(),
-            k_sf=k_sf.data_ptr(),
-            weights=weights.data_ptr(),
-            ks=ks.data_ptr(),
-            ke=ke.data_ptr(),
-            blocks=None if blocks is None else blocks.data_ptr(),
-            out=out.data_ptr(),
-            **addresses,
-            q_row_stride=q.stride(0),
-            q_head_stride=q.stride(1),
-            q_sf_row_stride=q_sf.stride(0),
-            q_sf_head_stride=q_sf.stride(1),
-            k_row_stride=k.stride(0),
-            k_sf_stride=k_sf.stride(0),
-            weights_row_stride=weights.stride(0),
-            blocks_row_stride=0 if blocks is None else blocks.stride(0),
-            out_row_stride=out.stride(0),
-            rows=rows,
-            heads=heads,
-            keys=k.shape[0],
-            columns=max_kv_len,
-            padded_columns=out.shape[1],
-            num_blocks=num_blocks,
-            block_shift=4 if candidate_block_size == 16 else 3,
-            row_blocks=row_blocks,
-            key_tiles=key_tiles,
-            main_grid=grid,
-            kind=kind,
-            union_capacity=capacity,
-            union_segments=-(-UNITS_PER_PROCESSOR * processors // max(1, row_blocks)),
-            out_is_fp32=out.dtype == torch.float32,
-        )
-        token_groups = -(-rows // TOKENS) if gathered else tiles // halves
-        planners = {Kind.DENSE: 1, Kind.GATHERED: 0, Kind.UNITED: row_blocks}[kind]
-        expand = load_kernel(form.source, EXPAND)
-        main = load_main(form, kind, heads, out.dtype == torch.float32)
-        expand.launch(
-            grid=(planners + key_tiles + token_groups,), block=(EXPAND_THREADS,), args=[params]
-        )
-        arguments: list[Any] = [params]
-        if kind == Kind.UNITED:
-            arguments.append(row_map(addresses["k_tiles"], key_tiles * TILE_KEYS))
-        main.launch(
-            grid=(grid,),
-            block=(CANDIDATE_THREADS if gathered else form.threads,),
-            args=arguments,
-            programmatic=True,
-        )
+    grid = processors * (CANDIDATE_CTAS_PER_PROCESSOR if gathered else 1)
+    key_tiles = -(-k.shape[0] // form.step_keys) * form.math_warpgroups
+    row_blocks = 0 if gathered else -(-rows * halves // (Q_TILES * TOKENS))
+    blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
+    num_blocks = 0 if blocks is None else blocks.shape[1]
+    capacity = num_blocks * (candidate_block_size // PIECE_KEYS) * Q_TILES * TOKENS // halves
+    capacity = -(-capacity // 32) * 32 if kind == Kind.UNITED else 0
+    tiles = row_blocks * Q_TILES
+    sizes = {
+        "q_tiles": rows * halves * 32 * 128 if gathered else tiles * Q_TILE_BYTES,
+        "q_meta": rows * CANDIDATE_META_BYTES if gathered else tiles * DENSE_META_BYTES,
+        "k_tiles": key_tiles * KEY_TILE_BYTES,
+        "k_scale": key_tiles * TILE_KEYS * 4,
+        "ranges": row_blocks * 8,
+        "ends": row_blocks * 4,
+        "starts": grid * 8,
+        "total": 4,
+        "union_keys": row_blocks * capacity * 4,
+        "union_slots": row_blocks * capacity * 16,
+        "union_counts": row_blocks * 4,
+    }
+    space = torch.empty(sum(map(_aligned, sizes.values())), dtype=torch.uint8, device=q.device)
+    addresses, at = {}, space.data_ptr()
+    for name, size in sizes.items():
+        addresses[name] = at
+        at += _aligned(size)
+    q, k = _rows_of_sixteen(q), _rows_of_sixteen(k)
+    ks, ke = ks.contiguous(), ke.contiguous()
+    params = Params(
+        q=q.data_ptr(),
+        q_sf=q_sf.data_ptr(),
+        k=k.data_ptr(),
+        k_sf=k_sf.data_ptr(),
+        weights=weights.data_ptr(),
+        ks=ks.data_ptr(),
+        ke=ke.data_ptr(),
+        blocks=None if blocks is None else blocks.data_ptr(),
+        out=out.data_ptr(),
+        **addresses,
+        q_row_stride=q.stride(0),
+        q_head_stride=q.stride(1),
+        q_sf_row_stride=q_sf.stride(0),
+        q_sf_head_stride=q_sf.stride(1),
+        k_row_stride=k.stride(0),
+        k_sf_stride=k_sf.stride(0),
+        weights_row_stride=weights.stride(0),
+        blocks_row_stride=0 if blocks is None else blocks.stride(0),
+        out_row_stride=out.stride(0),
+        rows=rows,
+        heads=heads,
+        keys=k.shape[0],
+        columns=max_kv_len,
+        padded_columns=out.shape[1],
+        num_blocks=num_blocks,
+        block_shift=4 if candidate_block_size == 16 else 3,
+        row_blocks=row_blocks,
+        key_tiles=key_tiles,
+        main_grid=grid,
+        kind=kind,
+        union_capacity=capacity,
+        union_segments=-(-UNITS_PER_PROCESSOR * processors // max(1, row_blocks)),
+        out_is_fp32=out.dtype == torch.float32,
+    )
+    planners = {Kind.DENSE: 1, Kind.GATHERED: 0, Kind.UNITED: row_blocks}[kind]
+    token_groups = -(-rows // TOKENS) if gathered else tiles // halves
+    kept = (q, k, ks, ke, space) if blocks is None else (q, k, ks, ke, space, blocks)
+    return Call(
+        params=params,
+        kind=kind,
+        form=form,
+        expand_grid=planners + key_tiles + token_groups,
+        main_grid=grid,
+        main_threads=CANDIDATE_THREADS if gathered else form.threads,
+        kept=kept,
+    )
 
 
 def load_main(form: Form, kind: Kind, heads: int, fp32: bool) -> Kernel:

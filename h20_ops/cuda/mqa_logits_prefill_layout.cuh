@@ -12,8 +12,7 @@
 #pragma once
 
 #include "fp4_expand.cuh"
-#include "fp8_wgmma.cuh"
-#include "sm90.cuh"
+#include "mqa_logits_prefill_memory.cuh"
 
 #ifndef MATH_WARPGROUPS
 #define MATH_WARPGROUPS 2
@@ -29,8 +28,6 @@
 #endif
 
 namespace logits {
-
-using bf16 = __nv_bfloat16;
 
 constexpr int WARPGROUP = 128;
 constexpr int TILE_KEYS = 64;                      // rows of one wgmma
@@ -131,23 +128,12 @@ __device__ __forceinline__ int row_length(const Params& p, int start, int end) {
   return max(0, min(min(end, p.keys) - start, p.columns));
 }
 
-// max(x, 0), NaN for NaN.
-__device__ __forceinline__ float relu(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Multiply by the power of two of a token and a key.
 __device__ __forceinline__ float scaled(float sum, uint32_t key_scale, int token_scale) {
   const uint32_t bits = key_scale + static_cast<uint32_t>(token_scale);
   if (bits - 0x00800000u < 0x7F000000u) return sum * __uint_as_float(bits);
   const int exponent = static_cast<int>(key_scale >> 23) + (token_scale >> 23) - 127;
   return ldexpf(sum, exponent);
-}
-
-__device__ __forceinline__ void wait_for_previous_kernel() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 __device__ __forceinline__ void store_pair(bf16* target, float low, float high) {
@@ -160,38 +146,5 @@ __device__ __forceinline__ void store_one(bf16* target, float value) {
   *target = __float2bfloat16_rn(value);
 }
 __device__ __forceinline__ void store_one(float* target, float value) { *target = value; }
-
-__device__ __forceinline__ void bulk_copy(uint32_t target, const void* source, uint32_t bytes,
-                                          uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          target),
-      "l"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-struct alignas(64) TensorMap {
-  uint8_t bytes[128];
-};
-
-// Copy 8 rows of a key matrix, from row `key` on, to a tile in the 128-byte swizzle; rows behind the
-// last are zeros.
-__device__ __forceinline__ void copy_piece(uint32_t target, const TensorMap& map, int key,
-                                           uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%2, %3}], [%4];" ::"r"(target),
-      "l"(&map), "r"(0), "r"(key), "r"(barrier)
-      : "memory");
-}
-
-__device__ __forceinline__ void copy4(uint32_t target, const void* source) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
-}
-
-__device__ __forceinline__ void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
 
 }  // namespace logits
