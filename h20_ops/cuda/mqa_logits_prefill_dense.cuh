@@ -202,8 +202,8 @@ __device__ __forceinline__ void add_heads(const float (&products)[64], const flo
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const int at = 4 * (i / 2) + i % 2;
-    sums[i / 8] = fmaf(weights[i], relu(products[at]), sums[i / 8]);
-    sums[4 + i / 8] = fmaf(weights[i], relu(products[at + 2]), sums[4 + i / 8]);
+    sums[i / 8] = add_head(weights[i], products[at], sums[i / 8], i % 2);
+    sums[4 + i / 8] = add_head(weights[i], products[at + 2], sums[4 + i / 8], i % 2);
   }
 }
 

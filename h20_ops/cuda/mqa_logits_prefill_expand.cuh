@@ -7,13 +7,14 @@
 namespace logits {
 
 struct ExpandShared {
-  int exponents[TOKENS * 2 * HEADS];  // of each row's power of two, NO_EXPONENT for a row of zeros
+  // Of each row's power of two, NO_EXPONENT for a row of zeros.
+  int exponents[TOKENS * 2 * HEADS];
   int token_exponent[TOKENS];
   int ends[CACHED_ENDS];
   int warp_totals[EXPAND_THREADS / 32];
   int carry;
 };
-constexpr int NO_EXPONENT = -1000;
+constexpr int NO_EXPONENT = -1000, NAN_ROW = 1000;
 
 __device__ __forceinline__ int largest_of_four(int value) {
   value = max(value, __shfl_xor_sync(0xffffffffu, value, 1));
@@ -83,8 +84,10 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
       *reinterpret_cast<uint4*>(target + swizzled(row, 2 * group)) = first;
       *reinterpret_cast<uint4*>(target + swizzled(row, 2 * group + 1)) = second;
     }
+    const bool nan = largest_of_four(exponent == fp4::NAN_EXPONENT) != 0;
     if (group == 0) {
-      shared.exponents[t * heads + head] = largest < 0 ? NO_EXPONENT : fp4::row_exponent(largest);
+      shared.exponents[t * heads + head] =
+          nan ? NAN_ROW : largest < 0 ? NO_EXPONENT : fp4::row_exponent(largest);
     }
   }
   __syncthreads();
@@ -93,7 +96,7 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
     int largest = shared.exponents[t * heads + lane];
     if (halves == 2) largest = max(largest, shared.exponents[t * heads + 32 + lane]);
     largest = __reduce_max_sync(0xffffffffu, largest);
-    if (lane == 0) shared.token_exponent[t] = largest == NO_EXPONENT ? 0 : largest;
+    if (lane == 0) shared.token_exponent[t] = abs(largest) == NAN_ROW ? 0 : largest;
   }
   __syncthreads();
   for (int job = threadIdx.x; job < TOKENS * heads; job += EXPAND_THREADS) {
@@ -102,8 +105,11 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
     float weight = 0.0f;
     if (token < p.rows && head < p.heads) {
       weight = __bfloat162float(p.weights[token * p.weights_row_stride + head]);
-      const int exponent = shared.exponents[job];
-      if (exponent != NO_EXPONENT) weight = ldexpf(weight, exponent - shared.token_exponent[t]);
+      const int exponent = shared.exponents[job], even = head % 2 == 0 ? EVEN_HEAD_EXPONENT : 0;
+      if (exponent == NAN_ROW) weight = NAN;
+      else if (exponent != NO_EXPONENT) {
+        weight = ldexpf(weight, exponent - shared.token_exponent[t] + even);
+      }
     }
     const int c = head % 8 / 2, o = 2 * (head / 8) + head % 2;  // o up to 15 of 64 heads
     if (dense) {
@@ -126,7 +132,7 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
         const int tiles_end = (end + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS;
         info.stop = min(p.padded_columns, tiles_end - info.start);
       }
-      info.scale = (shared.token_exponent[threadIdx.x] + TOKEN_BIAS) * (1 << 23);
+      info.scale = (shared.token_exponent[threadIdx.x] - EVEN_HEAD_EXPONENT + TOKEN_BIAS) * (1 << 23);
     }
     if (dense) {
       for (int half = 0; half < halves; ++half) {

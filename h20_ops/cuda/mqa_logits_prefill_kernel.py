@@ -41,13 +41,15 @@ class Form:
 
     math_warpgroups: each takes 64 keys a step. stages: steps of keys in flight. overlap: 0, one set
     of accumulators; 1, two sets, drained each step; 2, each second step. weights_in_shared: read the
-    head weights where they are used instead of keeping them in registers.
+    head weights where they are used instead of keeping them in registers. saturate: relu of odd heads
+    by a saturating multiplication.
     """
 
     math_warpgroups: int = 2
     stages: int = 6
     overlap: int = 1
     weights_in_shared: int = 0
+    saturate: int = 1
 
     @property
     def step_keys(self) -> int:
@@ -74,6 +76,7 @@ class Form:
                 "STAGES": self.stages,
                 "OVERLAP": self.overlap,
                 "WEIGHTS_IN_SHARED": self.weights_in_shared,
+                "SATURATE": self.saturate,
                 "DENSE_SHARED_BYTES": self.shared_bytes,
                 "CANDIDATE_SHARED_BYTES": CANDIDATE_SHARED_BYTES,
             },

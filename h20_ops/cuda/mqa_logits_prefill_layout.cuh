@@ -23,6 +23,9 @@
 #ifndef OVERLAP
 #define OVERLAP 1
 #endif
+#ifndef SATURATE
+#define SATURATE 1
+#endif
 #ifndef WEIGHTS_IN_SHARED
 #define WEIGHTS_IN_SHARED 0
 #endif
@@ -127,6 +130,17 @@ __device__ __forceinline__ int tile_row_of_key(int key) {
 __device__ __forceinline__ int row_length(const Params& p, int start, int end) {
   return max(0, min(min(end, p.keys) - start, p.columns));
 }
+
+// Products of e4m3 values of at most 384 are below 384 * 384 * 128 < 2^25, so odd heads may take their
+// relu by saturation; the weights of even heads and the token's exponent make up for its factor.
+__device__ __forceinline__ float add_head(float weight, float product, float sum, bool odd) {
+#if SATURATE
+  return fmaf(weight, odd ? relu_by_saturation(product) : relu(product), sum);
+#else
+  return fmaf(weight, relu(product), sum);
+#endif
+}
+constexpr int EVEN_HEAD_EXPONENT = SATURATE ? -SATURATION_LOG2 : 0;
 
 // Multiply by the power of two of a token and a key.
 __device__ __forceinline__ float scaled(float sum, uint32_t key_scale, int token_scale) {

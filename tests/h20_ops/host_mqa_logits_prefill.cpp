@@ -149,6 +149,8 @@ static void wgmma_m64n128k32_e4m3(float (&d)[64], uint64_t a, uint64_t b, bool c
 namespace logits {
 using bf16 = __nv_bfloat16;
 static float relu(float x) { return std::isnan(x) ? x : max(x, 0.0f); }
+constexpr int SATURATION_LOG2 = 25;
+static float relu_by_saturation(float x) { return std::isnan(x) ? 0.0f : min(max(x * 0x1p-25f, 0.0f), 1.0f); }
 static void wait_for_previous_kernel() {}
 static void complete(uint32_t barrier, long bytes) {
     sm90::Phase& p = sm90::phases.at(barrier);
