@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -99,6 +99,21 @@ def test_cores_are_bound_within_what_is_allowed(
     assert chosen == ([] if bound is None else [bound])
     idle = function(patched, UTILS, "get_idle_cpus", **names)(rank)
     assert idle == ([2] if bound == [2, 3] else [])
+
+
+def test_a_gpu_without_a_numa_node_is_not_bound(
+    patched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def library() -> NoReturn:
+        raise AssertionError("libnuma was asked")
+
+    bind = function(
+        patched, "deep_cluster/topology/bind.py", "bind_numa", sys=sys, _libnuma=library
+    )
+    assert bind(-1) == -1
+    assert "no NUMA node (-1)" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="libnuma was asked"):
+        bind(0)
 
 
 def test_flags_of_blackwell_kernels_are_off_on_hopper_alone(patched: Path) -> None:
