@@ -9,7 +9,17 @@ from pathlib import Path
 from dih20.paths import REPOSITORY
 
 SCRIPT = "run.sh"
-_ENTRY = '''"""Started by run.sh."""
+_ENTRY = '''"""Started by run.sh; says so itself when Python is too old to read the rest."""
+
+import sys
+
+if sys.version_info < (3, 11, 4):
+    sys.stderr.write(
+        "error: Python %s (%s)\\n" % (sys.version.split()[0], sys.executable)
+        + "  expected: the Python that the bundle's packages are for, 3.12\\n"
+        + "  next:     PYTHON=/path/to/python3.12 sh run.sh ...\\n"
+    )
+    raise SystemExit(45)
 
 from dih20.bundle.onhost.command import main
 

@@ -38,12 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str] | None) -> int:
     given, rest = _parser().parse_known_args(argv)
     folder = Path(given.bundle).resolve()
-    if sys.version_info < (3, 12):
-        raise UsageError(
-            found=f"Python {sys.version.split()[0]} ({sys.executable})",
-            expected="Python 3.12, which the bundle's packages are for",
-            remedy="PYTHON=/path/to/python3.12 sh run.sh ...",
-        )
     manifest = reading.read_manifest(folder)
     if rest[:1] == ["verify"]:
         return installing.verify(folder, manifest)

@@ -170,7 +170,7 @@ def _compiler_faults(facts: HostFacts, target: Mapping[str, Any]) -> list[str]:
         faults.append(
             f"g++ {facts.gcc}; {OLDEST_GCC} or newer has the std::format that the vendors use"
         )
-    if facts.nvcc and facts.nvcc != target["cuda"]:
+    if numbers(facts.nvcc) >= OLDEST_NVCC and facts.nvcc != target["cuda"]:
         faults.append(
             f"nvcc {facts.nvcc}; the bundle's headers are of CUDA {target['cuda']}, and both must agree to build"
         )
