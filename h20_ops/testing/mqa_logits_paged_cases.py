@@ -208,14 +208,18 @@ def _exponents(
     return torch.randint(low, high + 1, shape, dtype=torch.uint8, generator=rng, device=rng.device)
 
 
-# An FP8 product of the tensor cores aligns what it adds to its largest term and keeps about 13 bits
-# below it; a key's dot product takes four of them. Per term that is at most 2^-13 of the largest, and
-# sums of 128 terms lose far less than 128 times that, as errors of both signs and terms of all sizes
-# meet. Relative to the sum of all terms' magnitudes (weights included), which is what `scale_of` gives:
-SUM_ERROR = 2.0**-12
-BF16_ERROR = 2.0**-8  # half a step up to rounding the other way at a tie
+# What a logit may be off by. Codes, exponents and their products are exact; only sums lose anything.
+#
+# The tensor cores add FP8 products by aligning them to the largest and keeping about 13 bits below it,
+# 32 products at a time. An unlucky key can lose most of that in each of its terms, so an element is
+# bounded loosely: by 2^-10 of the sum of all terms' magnitudes, weights included (`scale_of`); the
+# worst of millions measured on an H200 was 2^-11.7. The whole of a row, where such losses average out,
+# is bounded tightly: fp32 rows measured 2^-26 at most. bf16 adds half a step, 2^-9, on top.
+SUM_ERROR = 2.0**-10
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float32: 2.0**-22}
+NORMALISED = {torch.bfloat16: 1e-5, torch.float32: 2e-7}  # of rows of LONG columns or more
+LONG = 64
 SMALLEST = 2.0**-126  # below it fp32 and bf16 lose bits
-NORMALISED_ERROR = 3e-5  # of a whole output; upstream's bound for its FP4 form
 
 
 def scale_of(given: dict[str, Any], row: int) -> torch.Tensor:
@@ -255,8 +259,8 @@ def check_row(name: str, got: torch.Tensor, given: dict[str, Any], row: int) -> 
     """Assert that a row's dense logits are as close as they can be; return how close they came."""
     want = exact_logits(given, row)
     seen = got[row, : want.numel()].double()
-    rounding = BF16_ERROR if got.dtype == torch.bfloat16 else 2.0**-22
-    allowed = SUM_ERROR * scale_of(given, row) + rounding * want.abs() + SMALLEST
+    sums = SUM_ERROR * scale_of(given, row)
+    allowed = sums + ROUNDING[got.dtype] * want.abs() + SMALLEST
     error = (seen - want).abs()
     wrong = ~(error <= allowed)
     if bool(wrong.any()):
@@ -268,7 +272,9 @@ def check_row(name: str, got: torch.Tensor, given: dict[str, Any], row: int) -> 
         )
     norm = float((want * want + seen * seen).sum())
     difference = 1 - 2 * float((want * seen).sum()) / norm if norm else 0.0
-    assert difference <= NORMALISED_ERROR, f"{name}, row {row}: normalised {difference:.3e}"
+    if want.numel() >= LONG:
+        limit = NORMALISED[got.dtype]
+        assert difference <= limit, f"{name}, row {row}: normalised {difference:.3e} > {limit}"
     worst = float((error / allowed.clamp_min(1e-300)).max()) if want.numel() else 0.0
     return f"{name}, row {row}: worst at {worst:.2f} of its bound, normalised {difference:.1e}"
 
