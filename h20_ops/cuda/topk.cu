@@ -7,8 +7,8 @@
 // left out because of it may have belonged to the result, the row is read again without a guess. Selections count elements in bins between their least and
 // largest, so that they need one or two rounds however concentrated the values are.
 //
-// Compiled with IS_BF16 (0: fp32), BLOCK_THREADS, RING_STAGES and RING_STAGE_BYTES, CANDIDATES (more than
-// k, by a quarter or more) and BLOCKS_PER_SM.
+// Compiled with IS_BF16 (0: fp32), BLOCK_THREADS, RING_STAGES and RING_STAGE_BYTES, HISTOGRAM_BITS,
+// CANDIDATES (more than k, by a quarter or more) and BLOCKS_PER_SM.
 #include <cstdint>
 
 #ifndef TOPK_ON_HOST
@@ -37,10 +37,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS_PER_SM)
   while (row < p.rows) {
     const Slice slice = slice_of(p, row, rank);
     clear_histogram(s);
+    reset_spread(s);
     if (threadIdx.x == 0) {
       s.count = s.list_count = s.chosen = s.placed = s.has_nan = s.guess = 0;
-      s.key_min = 0xffffffffu;
-      s.key_max = 0;
     }
     __syncthreads();
     const uint32_t guess = guessing ? guess_bound(p, s, slice) : 0;

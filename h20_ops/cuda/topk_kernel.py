@@ -9,9 +9,8 @@ from pathlib import Path
 
 from h20_ops.jit import CudaSource, load_kernel
 
-BITMAP_BYTES = 8192
 LIST_BYTES = 2 * 128 * 8
-SMALL_BYTES = 8 + 128 + 11 * 4  # of single words in shared memory
+SMALL_BYTES = 8 + 256 + 11 * 4  # of single words in shared memory
 MAX_BLOCKS = 8  # of a cluster that every launch may ask for
 LEAST_SLICE = 4096  # elements a block should have to be worth its start
 NAN_BF16 = 0x7FC0
@@ -50,13 +49,19 @@ class Form:
     stage_bytes: int
     candidates: int
     blocks_per_sm: int
+    histogram_bits: int = 11
 
     @property
     def shared_bytes(self) -> int:
         """What Shared of topk_layout.cuh takes."""
         ring = self.stages * (self.stage_bytes + 8)
         needed = (
-            ring + 16 * self.threads + 8 * self.candidates + BITMAP_BYTES + LIST_BYTES + SMALL_BYTES
+            ring
+            + 16 * self.threads
+            + 8 * self.candidates
+            + (4 << self.histogram_bits)
+            + LIST_BYTES
+            + SMALL_BYTES
         )
         return -(-needed // 128) * 128
 
@@ -84,6 +89,7 @@ def source(form: Form, *, is_bf16: bool) -> CudaSource:
         "RING_STAGE_BYTES": form.stage_bytes,
         "CANDIDATES": form.candidates,
         "BLOCKS_PER_SM": form.blocks_per_sm,
+        "HISTOGRAM_BITS": form.histogram_bits,
         # Checked against the source's own numbers when it compiles.
         "EXPECTED_SHARED_BYTES": form.shared_bytes,
         "EXPECTED_PARAMS_BYTES": ctypes.sizeof(Params),

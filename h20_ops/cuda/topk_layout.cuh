@@ -5,11 +5,12 @@ constexpr bool BF16 = IS_BF16 != 0;
 constexpr int THREADS = BLOCK_THREADS;
 constexpr int WARPS = THREADS / 32;
 constexpr int STAGES = RING_STAGES;
-constexpr int BINS = 2048;         // of one histogram
-constexpr int BIN_BITS = 11;
+constexpr int BIN_BITS = HISTOGRAM_BITS;
+constexpr int BINS = 1 << BIN_BITS;
+constexpr int MOST_BLOCKS = 8;     // of a cluster
 constexpr int LIST = 128;          // elements of one bin that are ranked one by one
 constexpr int LEAST_STRIDE = 4;    // of a sample, in vectors
-constexpr int BITMAP_WORDS = 2048;  // columns whose choice is written at once, by 32
+constexpr int BITMAP_WORDS = BINS;  // columns whose choice is written at once, by 32
 constexpr int STAGE_BYTES = RING_STAGE_BYTES;
 constexpr int STAGE_VECTORS = STAGE_BYTES / 16;
 constexpr int THREAD_VECTORS = STAGE_VECTORS / THREADS;
@@ -55,7 +56,7 @@ struct alignas(128) Shared {
   unsigned long long gathered[LIST];
   unsigned long long threshold;
   uint64_t full[STAGES];
-  uint32_t warp_sums[32];
+  uint32_t warp_sums[2][32];
   uint32_t count;  // of candidates; above CAPACITY when some found no place
   uint32_t guess;  // the key below which elements were left out, if not 0
   uint32_t key_min;
@@ -88,7 +89,7 @@ __device__ __forceinline__ float value_of(uint32_t key) {
 }
 
 __device__ __forceinline__ Element element_of(const Params& p, float x, uint32_t column) {
-  const Element last = (Element(1) << p.column_bits) - 1;
+  const uint32_t last = (1u << p.column_bits) - 1;
   return (Element(key_of(x)) << p.column_bits) | (last - column);
 }
 
@@ -99,8 +100,8 @@ __device__ __forceinline__ uint32_t column_of(const Params& p, Element element) 
 
 __device__ __forceinline__ float read_element(const uint4* vectors, int element) {
   if (BF16) {
-    const uint16_t bits = reinterpret_cast<const uint16_t*>(vectors)[element];
-    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+    const uint32_t bits = reinterpret_cast<const uint16_t*>(vectors)[element];
+    return __uint_as_float(bits << 16);
   }
   return reinterpret_cast<const float*>(vectors)[element];
 }

@@ -55,7 +55,6 @@ __device__ __forceinline__ void write_by_column(const Params& p, Shared& s, cons
   for (int start = from; start < to; start += SEGMENT) {
     const int words = (min(SEGMENT, to - start) + 31) / 32;
     const int own = (words + THREADS - 1) / THREADS;
-    __syncthreads();
     for (int i = threadIdx.x; i < words; i += THREADS) s.bitmap[i] = 0;
     __syncthreads();
 #pragma unroll 2
@@ -71,7 +70,7 @@ __device__ __forceinline__ void write_by_column(const Params& p, Shared& s, cons
     uint32_t bits = 0, total;
 #pragma unroll 1
     for (int i = first; i < min(first + own, words); ++i) bits += __popc(s.bitmap[i]);
-    uint32_t next = place + block_exclusive(s, bits, total);
+    uint32_t next = place + block_exclusive(s.warp_sums[1], bits, total);
 #pragma unroll 1
     for (int i = first; i < min(first + own, words); ++i) {
 #pragma unroll 1
@@ -80,6 +79,7 @@ __device__ __forceinline__ void write_by_column(const Params& p, Shared& s, cons
       }
     }
     place += total;
+    if (start + SEGMENT < to) __syncthreads();
   }
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void write_by_value(const Params& p, Shared& s, const
                                                uint32_t n, uint32_t place, uint32_t found,
                                                uint32_t rank) {
   Element* sorted = reinterpret_cast<Element*>(&s.ring[0][0]);
-  Element* target = of_rank<true>(p, sorted, 0);
+  Element* target = p.blocks > 1 ? device::peer(sorted, 0) : sorted;
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
     const Element c = s.candidates[i];
     if (c >= bound) target[place + atomicAdd(&s.placed, 1u)] = c;
@@ -129,14 +129,10 @@ __device__ __forceinline__ void write_row(const Params& p, Shared& s, int row, u
     own = __reduce_add_sync(FULL_WARP, own);
     if (threadIdx.x % 32 == 0 && own > 0) atomicAdd(&s.chosen, own);
     device::cluster_sync();
-    found = 0;
-#pragma unroll 1
-    for (int other = 0; other < p.blocks; ++other) {
-      const uint32_t chosen = *device::peer(&s.chosen, other);
-      if (other < static_cast<int>(rank)) place += chosen;
-      found += chosen;
-      nan |= *device::peer(&s.has_nan, other) != 0;
-    }
+    const uint32_t chosen = of_blocks(p, &s.chosen, 0);
+    found = __reduce_add_sync(FULL_WARP, chosen);
+    place = __reduce_add_sync(FULL_WARP, threadIdx.x % 32 < rank ? chosen : 0);
+    nan = __reduce_max_sync(FULL_WARP, of_blocks(p, &s.has_nan, 0)) != 0;
   }
   Row r;
   r.row = row;

@@ -11,11 +11,6 @@ __device__ __forceinline__ void sync_row(const Params& p) {
   }
 }
 
-template <bool CLUSTER, class T>
-__device__ __forceinline__ T* of_rank(const Params& p, T* place, uint32_t rank) {
-  return CLUSTER && p.blocks > 1 ? device::peer(place, rank) : place;
-}
-
 __device__ __forceinline__ uint32_t warp_inclusive(uint32_t value) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -26,17 +21,44 @@ __device__ __forceinline__ uint32_t warp_inclusive(uint32_t value) {
   return value;
 }
 
-// The sum of the values of all threads before this one; total is that of all.
-__device__ __forceinline__ uint32_t block_exclusive(Shared& s, uint32_t value, uint32_t& total) {
+// The sum of the values of all threads before this one; total is that of all. Between two uses of the
+// same `sums` the block waits elsewhere.
+__device__ __forceinline__ uint32_t block_exclusive(uint32_t (&sums)[32], uint32_t value,
+                                                    uint32_t& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t inclusive = warp_inclusive(value);
-  if (lane == 31) s.warp_sums[warp] = inclusive;
+  if (lane == 31) sums[warp] = inclusive;
   __syncthreads();
-  const uint32_t sums = warp_inclusive(lane < WARPS ? s.warp_sums[lane] : 0);
-  total = __shfl_sync(FULL_WARP, sums, 31);
-  const uint32_t before = __shfl_sync(FULL_WARP, sums, (warp + 31) % 32);
-  __syncthreads();
+  const uint32_t of_warps = warp_inclusive(lane < WARPS ? sums[lane] : 0);
+  total = __shfl_sync(FULL_WARP, of_warps, 31);
+  const uint32_t before = __shfl_sync(FULL_WARP, of_warps, (warp + 31) % 32);
   return (warp > 0 ? before : 0) + inclusive - value;
+}
+
+// What the blocks of the row hold at a place, block r's in lane r; `otherwise` in the other lanes.
+__device__ __forceinline__ uint32_t of_blocks(const Params& p, uint32_t* place, uint32_t otherwise) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= p.blocks) return otherwise;
+  return p.blocks > 1 ? *device::peer(place, lane) : *place;
+}
+
+template <int BLOCKS, int OWN>
+__device__ __forceinline__ void add_bins(uint32_t* bins, uint32_t (&counts)[OWN]) {
+  uint2 pairs[BLOCKS][OWN / 2];
+#pragma unroll
+  for (int rank = 0; rank < BLOCKS; ++rank) {
+    const uint32_t* theirs = BLOCKS > 1 ? device::peer(bins, rank) : bins;
+#pragma unroll
+    for (int i = 0; i < OWN / 2; ++i) pairs[rank][i] = reinterpret_cast<const uint2*>(theirs)[i];
+  }
+#pragma unroll
+  for (int rank = 0; rank < BLOCKS; ++rank) {
+#pragma unroll
+    for (int i = 0; i < OWN / 2; ++i) {
+      counts[2 * i] += pairs[rank][i].x;
+      counts[2 * i + 1] += pairs[rank][i].y;
+    }
+  }
 }
 
 // Find the bin with the element number `wanted` from the top (1 is the largest): s.bin, the number
@@ -47,20 +69,20 @@ __device__ __forceinline__ uint32_t find_bin(const Params& p, Shared& s, uint32_
   constexpr int OWN = BINS / THREADS;
   const int lowest = BINS - OWN * (static_cast<int>(threadIdx.x) + 1);
   uint32_t counts[OWN] = {};
-#pragma unroll 1
-  for (int rank = 0; rank < (CLUSTER ? p.blocks : 1); ++rank) {
-    const uint32_t* bins = of_rank<CLUSTER>(p, &s.histogram[lowest], rank);
-#pragma unroll
-    for (int i = 0; i < OWN; i += 2) {
-      const uint2 pair = *reinterpret_cast<const uint2*>(bins + i);
-      counts[i] += pair.x;
-      counts[i + 1] += pair.y;
-    }
+  uint32_t* bins = &s.histogram[lowest];
+  if (!CLUSTER || p.blocks == 1) {
+    add_bins<1>(bins, counts);
+  } else if (p.blocks == 2) {
+    add_bins<2>(bins, counts);
+  } else if (p.blocks == 4) {
+    add_bins<4>(bins, counts);
+  } else {
+    add_bins<8>(bins, counts);
   }
   uint32_t sum = 0, total;
 #pragma unroll
   for (int i = 0; i < OWN; ++i) sum += counts[i];
-  uint32_t above = block_exclusive(s, sum, total);
+  uint32_t above = block_exclusive(s.warp_sums[0], sum, total);
   if (above < wanted && wanted <= above + sum) {
     bool found = false;
 #pragma unroll
@@ -103,24 +125,26 @@ __device__ __forceinline__ Element rank_few(const Params& p, Shared& s, uint32_t
   }
   sync_row<true>(p);
   const uint32_t t = threadIdx.x;
-  Element own = 0;
-  if (t < members) {
-    uint32_t at = t;
-#pragma unroll 1
-    for (int rank = 0; rank < p.blocks; ++rank) {
-      const uint32_t count = *of_rank<true>(p, &s.list_count, rank);
-      if (at < count) {
-        own = *of_rank<true>(p, &s.list[at], rank);
-        break;
+  const Element* few = s.list;
+  if (p.blocks > 1) {
+    const uint32_t ends = warp_inclusive(of_blocks(p, &s.list_count, 0));
+    uint32_t rank = 0, start = 0;
+    for (int other = 0; other < MOST_BLOCKS - 1; ++other) {
+      const uint32_t end = __shfl_sync(FULL_WARP, ends, other);
+      if (t >= end) {
+        rank = other + 1;
+        start = end;
       }
-      at -= count;
     }
-    s.gathered[t] = own;
+    if (t < members) s.gathered[t] = *device::peer(&s.list[t - start], rank);
+    few = s.gathered;
+    __syncthreads();
   }
-  __syncthreads();
   if (t < members) {
+    const Element own = few[t];
     uint32_t larger = 0;
-    for (uint32_t i = 0; i < members; ++i) larger += s.gathered[i] > own;
+#pragma unroll 4
+    for (uint32_t i = 0; i < members; ++i) larger += few[i] > own;
     if (larger == wanted - 1) s.threshold = own;
   }
   __syncthreads();
@@ -130,17 +154,20 @@ __device__ __forceinline__ Element rank_few(const Params& p, Shared& s, uint32_t
 // In place of the k-th largest: candidates may lack some of the k largest.
 constexpr Element NOT_ENOUGH = ~Element(0);
 
-// Without CLUSTER: an element that at least k of the block's n candidates (n > k) reach, and at most
-// half of CAPACITY or exactly k. With CLUSTER: the k-th largest of the whole row's candidates, 0 if
-// there are no more than k, or NOT_ENOUGH if a block's guess was too high to be sure.
-template <bool CLUSTER>
-__device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, uint32_t n) {
-  const uint32_t k = p.k;
+__device__ __forceinline__ void reset_spread(Shared& s) {
   if (threadIdx.x == 0) {
     s.key_min = 0xffffffffu;
     s.key_max = 0;
   }
-  __syncthreads();
+}
+
+// Without CLUSTER: an element that at least k of the block's n candidates (n > k) reach, and at most
+// half of CAPACITY or exactly k. With CLUSTER: the k-th largest of the whole row's candidates, 0 if
+// there are no more than k, or NOT_ENOUGH if a block's guess was too high to be sure. The histogram is
+// clear and the spread reset.
+template <bool CLUSTER>
+__device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, uint32_t n) {
+  const uint32_t k = p.k;
   uint32_t least = 0xffffffffu, most = 0;
 #pragma unroll 2
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
@@ -152,30 +179,28 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
   sync_row<CLUSTER>(p);
   least = s.key_min;
   most = s.key_max;
-  uint32_t guess = s.guess;
+  Element surely = 0;  // all elements of the row from here on are candidates
   if (CLUSTER) {
-    uint32_t total = s.count;
+    uint32_t total = s.count, guess = s.guess;
     if (p.blocks > 1) {
-      total = 0;
-#pragma unroll 1
-      for (int rank = 0; rank < p.blocks; ++rank) {
-        total += *device::peer(&s.count, rank);
-        least = min(least, *device::peer(&s.key_min, rank));
-        most = max(most, *device::peer(&s.key_max, rank));
-        guess = max(guess, *device::peer(&s.guess, rank));
-      }
+      total = of_blocks(p, &s.count, 0);
+      guess = of_blocks(p, &s.guess, 0);
+      least = of_blocks(p, &s.key_min, 0xffffffffu);
+      most = of_blocks(p, &s.key_max, 0);
+      total = __reduce_add_sync(FULL_WARP, total);
+      guess = __reduce_max_sync(FULL_WARP, guess);
+      least = __reduce_min_sync(FULL_WARP, least);
+      most = __reduce_max_sync(FULL_WARP, most);
     }
     if (total <= k) return guess == 0 ? 0 : NOT_ENOUGH;
+    surely = Element(guess) << p.column_bits;
   }
-  const Element surely = CLUSTER ? Element(guess) << p.column_bits : 0;
   Element low = Element(least) << p.column_bits;
   Element high = ((Element(most) + 1) << p.column_bits) - 1;
   uint32_t wanted = k;
 #pragma unroll 1
   while (true) {
     const int shift = max(0, 64 - __clzll(static_cast<long long>(high - low)) - BIN_BITS);
-    clear_histogram(s);
-    __syncthreads();
 #pragma unroll 2
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
       const Element c = s.candidates[i];
@@ -196,5 +221,7 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
       return found >= surely ? found : NOT_ENOUGH;
     }
     sync_row<CLUSTER>(p);  // all have read the histograms, s.bin and what goes with it
+    clear_histogram(s);
+    __syncthreads();
   }
 }

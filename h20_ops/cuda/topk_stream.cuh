@@ -14,6 +14,9 @@ constexpr int TOGETHER = CAPACITY / THREADS % 4 == 0 ? 4 : CAPACITY / THREADS % 
 // Drop candidates that k others exceed, and return a bound that what is kept reaches. CAPACITY
 // candidates are there.
 __device__ __forceinline__ Element compact(const Params& p, Shared& s) {
+  reset_spread(s);
+  clear_histogram(s);
+  __syncthreads();
   const Element bound = find_threshold<false>(p, s, CAPACITY);
   if (threadIdx.x == 0) s.count = 0;
 #pragma unroll 1
@@ -63,8 +66,8 @@ __device__ __forceinline__ uint32_t elements_at_least(const uint4* stage, float 
 }
 
 // The position in a stage of the element that bit `bit` stands for.
-__device__ __forceinline__ int position_of(int bit) {
-  const int vector = threadIdx.x + bit / VECTOR_ELEMENTS * THREADS;
+__device__ __forceinline__ int position_of(uint32_t bit) {
+  const uint32_t vector = threadIdx.x + bit / VECTOR_ELEMENTS * THREADS;
   return vector * VECTOR_ELEMENTS + bit % VECTOR_ELEMENTS;
 }
 
@@ -118,7 +121,7 @@ __device__ __forceinline__ void fetch_sample(Shared& s, const Slice& slice) {
 __device__ __forceinline__ uint32_t guess_bound(const Params& p, Shared& s, const Slice& slice) {
   constexpr int SAMPLE = THREADS * VECTOR_ELEMENTS;
   const float expected = static_cast<float>(p.k) * SAMPLE / slice.end;
-  const int wanted = static_cast<int>(expected + 5.0f * sqrtf(expected)) + 4;
+  const int wanted = static_cast<int>(expected + 4.0f * sqrtf(expected)) + 3;
   if (sample_stride(slice) == 0 || wanted > SAMPLE / 2) return 0;
   device::copies_wait();
   const uint4* own = &s.sample[threadIdx.x];
@@ -161,8 +164,8 @@ __device__ __forceinline__ void fetch_first_stages(Shared& s, const Slice& slice
 }
 
 // Candidates of the slice, whose first stages have been asked for: elements with a key from `guess` on,
-// if it is not 0. Afterwards s.count of them are in shared memory, no more than CAPACITY. Returns
-// the next turn.
+// if it is not 0. Afterwards s.count of them are in shared memory, no more than CAPACITY, the
+// histogram is clear and the spread reset. Returns the next turn.
 __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Slice& slice,
                                             uint32_t turn, uint32_t guess) {
   float least = guess == 0 ? __uint_as_float(0xff800000u) : value_of(guess);
@@ -192,6 +195,8 @@ __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Sl
     fetch_stage(s, slice, (first - slice.first) / STAGE_VECTORS + STAGES, turn + STAGES);
   }
   if (nan) s.has_nan = 1;
+  reset_spread(s);
+  clear_histogram(s);
   __syncthreads();
   return turn;
 }

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.torch
 nvcc = pytest.mark.nvcc
 DTYPES = (torch.float32, torch.bfloat16)
 # Everything happens within a few thousand columns: stages, a full store of candidates, clusters.
-SMALL = kernel.Form(threads=128, stages=4, stage_bytes=8192, candidates=512, blocks_per_sm=1)
+SMALL = kernel.Form(
+    threads=128, stages=4, stage_bytes=8192, candidates=512, blocks_per_sm=1, histogram_bits=10
+)
 SM_SHARED_BYTES, SM_REGISTERS, RESERVED_BYTES = 228 * 1024, 65_536, 1024
 KERNELS = kernel.source(SMALL, is_bf16=False).path.parent
 
