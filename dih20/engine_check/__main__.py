@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--judge", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines end with this process
     options = from_namespace(given)
     try:
         if given.worker:
@@ -102,7 +104,7 @@ def _work(options: Options, given: argparse.Namespace) -> int:
     def make() -> Any:
         from dih20.engine_check.engine_driver import EngineDriver
 
-        return EngineDriver(checkpoint, options.memory)
+        return EngineDriver(given.worker, checkpoint, options.memory)
 
     code = run_stages(make, given.letters, given.worker, context, facts, given.name)
     sys.stdout.flush()

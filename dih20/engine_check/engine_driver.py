@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +24,14 @@ _MOST_STEPS = (
 class EngineDriver:
     """See driver.Driver. The environment must be set before (engine_environment)."""
 
-    def __init__(self, checkpoint: Path, memory: float) -> None:
+    def __init__(self, worker: str, checkpoint: Path, memory: float) -> None:
         load = importlib.import_module
         self._sampling = load("deepinfer.sampling_params").SamplingParams
         self._output = load("deepinfer._C.engine").RequestOutput
         self._sampler_module = load("deepinfer.model_executor.layers.sampler")
         self._envs = load("deepinfer").envs
-        engine_args = load("deepinfer.engine.arg_utils").EngineArgs(**arguments(checkpoint, memory))
+        given = arguments(worker, checkpoint, memory)
+        engine_args = load("deepinfer.engine.arg_utils").EngineArgs(**given)
         engine_class = load("deepinfer.engine.llm_engine").LLMEngine
         base = load("deepinfer.worker.base").WorkerBase
         with replaced(base, "profile_num_available_blocks", _few_blocks(base)):
@@ -37,6 +39,7 @@ class EngineDriver:
         self.worker = self.engine.driver_worker
         self.runner = self.worker.model_runner
         self._count = 0
+        self.counts = {"steps": 0, "empty_steps": 0, "seconds": 0.0}  # empty: of no request
         self._now: list[Any] = []  # SequenceMetadata of the step that runs
         self._metadata: Any = None
         self._watch_steps()
@@ -91,7 +94,11 @@ class EngineDriver:
     def _run(self, asks: Sequence[Ask], replies: list[Reply]) -> None:
         for _ in range(_MOST_STEPS):
             unfinished = self.engine.has_unfinished_requests()
+            begun, self._now = time.monotonic(), []
             raw = self.engine.step() if unfinished else self.engine.flush_inflight_reqs()
+            self.counts["steps"] += 1
+            self.counts["empty_steps"] += self.skip_step()
+            self.counts["seconds"] += time.monotonic() - begun
             for address in raw:
                 output = self._output.clone(address)
                 place = int(output.request_id) - self._first

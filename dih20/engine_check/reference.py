@@ -80,7 +80,7 @@ def prepare(path: Path) -> ReferenceValues:
             long=tuple(follow(case) for case in cases.long_prompts(canary.tokenizer)),
             mixed=tuple(follow(case) for case in cases.mixed(canary.tokenizer)),
             dumped=tuple(
-                (case.name, case.prompt, follow(case, steps + 1).golden)
+                (case.name, case.prompt, case.golden[: steps + 1])
                 for case, steps in cases.dumped(canary.tokenizer)
             ),
         )
@@ -91,19 +91,12 @@ def prepare(path: Path) -> ReferenceValues:
 
 
 class Follower:
-    """Runs the reference along given tokens, or along its own likeliest ones."""
+    """Runs the reference along given tokens, one decode step for each."""
 
     def __init__(self, canary: Any) -> None:
-        import torch
-
         self.canary = canary
-        self._end = torch.tensor([canary.tokenizer.vocab[cases.EOS]])
 
-    def _likeliest(self, row: Any) -> int:
-        """Give the likeliest token that does not end the text: the engine would stop there."""
-        return int(row.index_fill(0, self._end, float("-inf")).argmax())
-
-    def follow(self, case: cases.Case, count: int = cases.CONTINUED) -> Followed:
+    def follow(self, case: cases.Case) -> Followed:
         import torch
 
         model = self.canary.model()
@@ -111,23 +104,20 @@ class Follower:
         prompt = torch.tensor([case.prompt])
         rows = torch.log_softmax(model.extend(prompt, cache)[0], dim=-1)
         of_prompt = rows[:-1].gather(1, prompt[0, 1:, None]).flatten()
-        golden, logprobs, best, margin = list[int](), list[float](), list[int](), list[float]()
+        logprobs, best, margin = list[float](), list[int](), list[float]()
         row = rows[-1]
-        length = count if case.golden is None else len(case.golden)
-        for step in range(length):
+        for step, token in enumerate(case.golden):
             top = row.topk(2)
             best.append(int(top.indices[0]))
             margin.append(float(top.values[0] - top.values[1]))
-            token = self._likeliest(row) if case.golden is None else case.golden[step]
-            golden.append(token)
             logprobs.append(float(row[token]))
-            if step + 1 < length:
+            if step + 1 < len(case.golden):
                 logits = model.extend(torch.tensor([[token]]), cache)
                 row = torch.log_softmax(logits[0, -1], dim=-1)
         return Followed(
             name=case.name,
             prompt=case.prompt,
-            golden=tuple(golden),
+            golden=case.golden,
             prompt_logprobs=_rounded(of_prompt.tolist()),
             logprobs=_rounded(logprobs),
             best=tuple(best),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def run_stages(
     name = name or worker
     mark(context.work, name, START)
     driver = make_driver()
+    before = _since(driver, {})[1]
     for letter in letters:
         mark(context.work, name, letter)
         begun = time.monotonic()
@@ -68,15 +70,21 @@ def run_stages(
             reason = traceback.format_exc(limit=-6)[-3000:]
             _write(context, letter, here, Outcome(numbers={}, reasons=(reason,)), begun)
             return BROKE_OFF
+        counts, before = _since(driver, before)
+        outcome = replace(outcome, numbers={**outcome.numbers, "run": counts})
         _write(context, letter, here, outcome, begun)
     mark(context.work, name, "close")
     driver.close()
     return 0
 
 
-def _marking(context: Context, name: str, letter: str) -> Context:
-    from dataclasses import replace
+def _since(driver: Driver, before: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Give what the driver has counted since `before`, and all of it."""
+    now = dict(getattr(driver, "counts", {}))
+    return {name: round(value - before.get(name, 0), 2) for name, value in now.items()}, now
 
+
+def _marking(context: Context, name: str, letter: str) -> Context:
     return replace(context, begin=lambda part: mark(context.work, name, letter, part))
 
 
