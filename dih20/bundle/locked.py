@@ -35,7 +35,7 @@ def packages(lock: Lock, request: Request) -> list[LockedFile]:
             expected=f"packages of the engine ({', '.join(sorted(names))}) or of: {', '.join(GROUPS)}",
             remedy="correct --without",
         )
-    return [file for file in files if file.name not in request.without]
+    return [f for f in files if not {f.name, "site"} & set(request.without)]
 
 
 def glibc_for(files: list[LockedFile]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from dih20.errors import UsageError
 from dih20.paths import build_dir
 
-GROUPS = ("nccl", "headers", "build", "canary")
+GROUPS = ("site", "nccl", "headers", "build", "canary")
 SMALLEST_PART = 64 << 10
 _SIZE = re.compile(r"^(\d+)([KMG]?)$")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

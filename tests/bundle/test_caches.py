@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,26 @@ import pytest
 from tests.bundle.hosts import Host, SmallBundle
 
 
+@pytest.fixture(scope="module")
+def standing(
+    host: Host, whole_bundle: SmallBundle, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    place = tmp_path_factory.mktemp("standing") / "di"
+    assert host.run(whole_bundle, "--into", str(place), "--no-check").code == 0
+    return place
+
+
 @pytest.fixture
-def two(host: Host, whole_bundle: SmallBundle, tmp_path: Path) -> tuple[Path, Path]:
+def two(standing: Path, tmp_path: Path) -> tuple[Path, Path]:
     """Two installed folders; the first has compiled kernels."""
     places = tmp_path / "one", tmp_path / "two"
     for place in places:
-        assert host.run(whole_bundle, "--into", str(place), "--no-check").code == 0
-    for name, text in (("tilelang/k/kernel.so", "T"), ("deep_gemm/k/kernel.cubin", "D"), ("h20_ops/a.cubin", "H")):  # fmt: skip
+        shutil.copytree(standing, place)
+    for name, text in (
+        ("tilelang/k/kernel.so", "T"),
+        ("deep_gemm/k/kernel.cubin", "D"),
+        ("h20_ops/a.cubin", "H"),
+    ):
         path = places[0] / "caches" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)

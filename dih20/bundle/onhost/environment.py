@@ -46,6 +46,10 @@ def variables(layout: Layout, cuda_home: str) -> dict[str, str]:
 def whole(layout: Layout, cuda_home: str) -> dict[str, str]:
     """Give the host's environment with ours in force; the user's own cache folders win."""
     own = variables(layout, cuda_home)
+    if theirs := os.environ.get(
+        "PYTHONPATH"
+    ):  # what a bundle made with --without leaves to the host
+        own["PYTHONPATH"] += f"{os.pathsep}{theirs}"
     given = {name: os.environ[name] for name in (*CACHES, "TILELANG_DEFAULT_TARGET") if os.environ.get(name)}  # fmt: skip
     return {**os.environ, **own, **given}
 
