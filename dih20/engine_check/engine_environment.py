@@ -47,7 +47,7 @@ def arguments(worker: str, checkpoint: Path, memory: float) -> dict[str, Any]:
         "model": str(checkpoint),
         "max_model_len": MODEL_LENGTH,
         "max_num_seqs": SEQUENCES.get(worker, 4),
-        "max_num_batched_tokens": 2 * MODEL_LENGTH,
+        "max_num_batched_tokens": MODEL_LENGTH,
         "gpu_memory_utilization": memory,
         "expert_parallel_size": 1,
         "disable_log_stats": True,

@@ -10,7 +10,10 @@ from dih20.engine_check.driver import Ask, Reply
 from dih20.engine_check.reference import Followed
 
 MEAN_LIMIT = 0.02  # nats; of the numbers
-LIKELY = -2.0  # nats: a token that the reference finds less likely has a log-prob of mere noise
+LIKELY = (
+    -2.0
+)  # nats; the log-prob of a token that the reference finds less likely carries more noise
+UNLIKELY_LIMIT = 0.2  # nats; 0.02 to 0.04 in a sound engine
 TIE = 0.25  # a lead of the likeliest token, in nats, below which another choice is a tie
 
 
@@ -56,9 +59,13 @@ def compare(
         "other_choices": choices[:10],
         "ties": ties,
     }
-    mean = _rounded([abs(gap) for gap in gaps])
-    if mean is None or not mean <= MEAN_LIMIT:  # NaN is none of the numbers within the limit
-        wrong.append(f"log-probs differ by {mean} in the mean; {MEAN_LIMIT} at most")
+    for some, limit in ((gaps, MEAN_LIMIT), (others, UNLIKELY_LIMIT)):
+        mean = _rounded([abs(gap) for gap in some])
+        if mean is not None and not mean <= limit:  # NaN is none of the numbers within the limit
+            kind = "" if some is gaps else " of unlikely tokens"
+            wrong.append(f"log-probs{kind} differ by {mean} in the mean; {limit} at most")
+    if not gaps and not wrong:
+        wrong.append("no token that the reference finds likely was compared")
     if choices:
         first = choices[0]
         wrong.append(

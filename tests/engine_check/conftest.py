@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dih20.engine_check.cases import Case, long_prompts, questions
+from dih20.engine_check.cases import long_prompts, questions
 from dih20.engine_check.context import Context
 from dih20.engine_check.options import Options
 from dih20.engine_check.reference import Follower, ReferenceValues
@@ -37,7 +37,7 @@ def values(canary: Canary) -> ReferenceValues:
     with torch.no_grad():
         asked = questions(canary.tokenizer)[:QUESTIONS_ASKED]
         long = follower.follow(long_prompts(canary.tokenizer)[0])
-        mixed = follower.follow(Case(name="9 tokens", prompt=ids[:9], golden=ids[9:13]))
+        mixed = follower.follow(asked[1])
         return ReferenceValues(
             questions=tuple(follower.follow(case) for case in asked),
             answers=tuple(question.answer for question in QUESTIONS[:QUESTIONS_ASKED]),
