@@ -8,6 +8,7 @@ and fp32 in rows of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,13 +16,20 @@ import torch
 from h20_ops import mqa_logits_prefill
 from h20_ops.testing.bench import BenchRun
 from h20_ops.testing.compare import normalised_difference
-from h20_ops.testing.mqa_logits_prefill_cases import LogitsCase, LogitsInputs, make_logits
+from h20_ops.testing.mqa_logits_prefill_cases import (
+    LogitsCase,
+    LogitsInputs,
+    make_logits,
+    neighbour_candidates,
+)
 from h20_ops.testing.peers import Peer, recorded
 from h20_ops.testing.roofline import Work
 from h20_ops.testing.timing import Timing, time_calls
 from h20_ops.torch_ref.index_values import decode_index
 
 ROUNDS = 3
+BLOCK, CANDIDATES = 8, 2048
+CANDIDATE_SHAPES = ((4096, 131_072, 32), (4096, 32_768, 32), (64, 131_072, 32))
 SETS = 2  # one output alone is several L2 sizes
 Call = Callable[[], object]
 # rows, keys, heads, ranges, out
@@ -57,10 +65,36 @@ def measure(bench: BenchRun) -> None:
             work=_work(sets[0], dtype),
             peers=peers,
             kind=ranges,
-            record=out,
+            dtype=out,
         )
         del sets, contenders
         torch.cuda.empty_cache()
+    for rows, keys, heads in CANDIDATE_SHAPES:
+        _measure_candidates(bench, rows, keys, heads)
+
+
+def _measure_candidates(bench: BenchRun, rows: int, keys: int, heads: int) -> None:
+    """Candidates whose rows keep 80 % of the row before, beside our dense logits of all keys."""
+    dense, sparse = [], []
+    for seed in range(SETS):
+        case = LogitsCase(rows=rows, keys=keys, heads=heads, ranges="full", seed=seed)
+        dense.append(make_logits(case, "cuda"))
+        rng = torch.Generator("cuda").manual_seed(seed)
+        ids = neighbour_candidates(min(rows, 512), keys // BLOCK, CANDIDATES, rng)
+        ids = ids.repeat(-(-rows // ids.shape[0]), 1)[:rows]
+        sparse.append(replace(dense[-1], candidate_blocks=ids, candidate_block_size=BLOCK))
+    calls = [[_ours(inputs, torch.bfloat16) for inputs in sets] for sets in (sparse, dense)]
+    ours, all_keys = _alternate(calls)
+    pairs = float(rows * CANDIDATES * BLOCK)
+    moved = rows * (heads * 70 + CANDIDATES * 4) + keys * 68 + pairs * 2
+    bench.row(
+        shape={"rows": rows, "context": keys, "heads": heads},
+        ours=ours,
+        work=Work(flops=pairs * heads * 2 * 128, bytes_moved=moved, mma_speed=2.0),
+        peers=[Peer(name="all keys, ours", us=all_keys.median_us, source="same_run")],
+        kind=f"{CANDIDATES} candidates",
+        dtype="bf16",
+    )
 
 
 def _ours(inputs: LogitsInputs, dtype: torch.dtype) -> Call:

@@ -162,8 +162,8 @@ __device__ __forceinline__ void compute_candidates(const Params& p, CandidateSha
 #pragma unroll
       for (int o = 0; o < OWN_HEADS; ++o) {
         const int at = 4 * (o / 2) + o % 2;
-        a = add_head(weights[o], products[at], a, o % 2);
-        b = add_head(weights[o], products[at + 2], b, o % 2);
+        a = add_head(weights[o], products[at], a, o);
+        b = add_head(weights[o], products[at + 2], b, o);
       }
       a = sum_of_four(a);
       b = sum_of_four(b);

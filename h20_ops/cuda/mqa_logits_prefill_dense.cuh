@@ -152,31 +152,48 @@ __device__ __forceinline__ void feed_union(const Params& p, const TensorMap& key
   }
 }
 
-// Where a thread's token writes, and what.
+// Where a thread's token writes. What else is known of its row stays in shared memory: inside the ranges
+// of all tokens of a block it is not needed.
 template <typename Out>
 struct Target {
-  Out* column_0;
-  int start, length, stop, scale;
+  Out* key_0;  // where key 0 would go
+  int scale;
+  const RowInfo* row;
 };
 
 template <typename Out>
 __device__ __forceinline__ void store_columns(const Target<Out>& target, int key, float a, float b) {
-  const int column = key - target.start;
-  a = static_cast<uint32_t>(column) < static_cast<uint32_t>(target.length) ? a : -INFINITY;
-  b = static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(target.length) ? b : -INFINITY;
-  const bool first = static_cast<uint32_t>(column) < static_cast<uint32_t>(target.stop);
-  Out* at = target.column_0 + column;
-  if ((target.start & 1) == 0) {
-    if (first) store_pair(at, a, b);
+  const RowInfo& row = *target.row;
+  const int column = key - row.start;
+  a = static_cast<uint32_t>(column) < static_cast<uint32_t>(row.length) ? a : -INFINITY;
+  b = static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(row.length) ? b : -INFINITY;
+  const bool first = static_cast<uint32_t>(column) < static_cast<uint32_t>(row.stop);
+  const bool second = static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(row.stop);
+  if ((row.start & 1) == 0) {
+    if (first) store_pair(target.key_0 + key, a, b);
   } else {
-    if (first) store_one(at, a);
-    if (static_cast<uint32_t>(column + 1) < static_cast<uint32_t>(target.stop)) store_one(at + 1, b);
+    if (first) store_one(target.key_0 + key, a);
+    if (second) store_one(target.key_0 + key + 1, b);
+  }
+}
+
+// Multiply by the powers of two of a token and two keys.
+__device__ __forceinline__ void scale_pair(float& a, float& b, uint2 key_scale, int token_scale) {
+  const uint32_t x = key_scale.x + static_cast<uint32_t>(token_scale);
+  const uint32_t y = key_scale.y + static_cast<uint32_t>(token_scale);
+  if (max(x - 0x00800000u, y - 0x00800000u) < 0x7F000000u) {
+    a *= __uint_as_float(x);
+    b *= __uint_as_float(y);
+  } else {
+    a = scaled(a, key_scale.x, token_scale);
+    b = scaled(b, key_scale.y, token_scale);
   }
 }
 
 // What a thread knows of its two rows of a step when dense: keys 2 g and 2 g + 1 of its 16.
 struct NeighbouringKeys {
   int key;
+  bool inside;  // all tokens of the block see all keys of the step, from even starts
   uint2 scale;
 };
 
@@ -190,9 +207,11 @@ struct PieceKeys {
 template <typename Out>
 __device__ __forceinline__ void store_slot(const Target<Out>& target, int key, int line, uint32_t slot,
                                            float value) {
-  const bool valid = static_cast<uint32_t>(key - target.start) < static_cast<uint32_t>(target.length);
+  const RowInfo& row = *target.row;
+  const bool valid = static_cast<uint32_t>(key - row.start) < static_cast<uint32_t>(row.length);
   if (slot != NO_SLOT) {
-    store_one(target.column_0 + slot * PIECE_KEYS + line, valid ? value : -INFINITY);
+    store_one(target.key_0 + (row.start + static_cast<int>(slot) * PIECE_KEYS + line),
+              valid ? value : -INFINITY);
   }
 }
 
@@ -202,8 +221,8 @@ __device__ __forceinline__ void add_heads(const float (&products)[64], const flo
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     const int at = 4 * (i / 2) + i % 2;
-    sums[i / 8] = add_head(weights[i], products[at], sums[i / 8], i % 2);
-    sums[4 + i / 8] = add_head(weights[i], products[at + 2], sums[4 + i / 8], i % 2);
+    sums[i / 8] = add_head(weights[i], products[at], sums[i / 8], i % 8);
+    sums[4 + i / 8] = add_head(weights[i], products[at + 2], sums[4 + i / 8], i % 8);
   }
 }
 
@@ -215,20 +234,22 @@ __device__ __forceinline__ void zero(float (&sums)[8]) {
 template <typename Out>
 __device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int,
                                        const NeighbouringKeys& at) {
-  const float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  const float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
-  store_columns(target, at.key, scaled(a, at.scale.x, target.scale),
-                scaled(b, at.scale.y, target.scale));
+  float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  scale_pair(a, b, at.scale, target.scale);
+  if (at.inside) store_pair(target.key_0 + at.key, a, b);
+  else store_columns(target, at.key, a, b);
 }
 
 template <typename Out>
 __device__ __forceinline__ void finish(const float (&sums)[8], const Target<Out>& target, int tile,
                                        const PieceKeys& at) {
-  const float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  const float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  float a = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  float b = (sums[4] + sums[5]) + (sums[6] + sums[7]);
+  scale_pair(a, b, at.scale, target.scale);
   const int line = threadIdx.x % 32 / 4;
-  store_slot(target, at.keys[0], line, at.slots[0][tile], scaled(a, at.scale.x, target.scale));
-  store_slot(target, at.keys[1], line, at.slots[1][tile], scaled(b, at.scale.y, target.scale));
+  store_slot(target, at.keys[0], line, at.slots[0][tile], a);
+  store_slot(target, at.keys[1], line, at.slots[1][tile], b);
 }
 
 __device__ __forceinline__ void start_products(float (&products)[64], uint64_t keys, uint64_t q) {
@@ -254,11 +275,14 @@ __device__ __forceinline__ void load_weights(float (&weights)[32], const float* 
 
 template <typename Out>
 __device__ __forceinline__ Target<Out> target_of(const Params& p, const RowInfo& row) {
-  return {static_cast<Out*>(p.out) + row.offset, row.start, row.length, row.stop, row.scale};
+  return {static_cast<Out*>(p.out) + row.offset - row.start, row.scale, &row};
 }
 
 template <int HALVES, typename Out, bool UNION>
-__device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shared, int warpgroup) {
+__device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shared, int number) {
+  static_assert(!SPLIT || HALVES == 1, "the halves of 64 heads have to be added up by one warpgroup");
+  const int warpgroup = SPLIT ? number % KEY_WARPGROUPS : number;  // of the keys
+  const int tile = SPLIT ? number / KEY_WARPGROUPS : 0;
   using Keys = std::conditional_t<UNION, PieceKeys, NeighbouringKeys>;
   const int lane = threadIdx.x % 32, t = lane % 4, warp = threadIdx.x % WARPGROUP / 32;
   const int own_key = warpgroup * TILE_KEYS + warp * 16 + 2 * (lane / 4);
@@ -280,17 +304,28 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
     const BlockInfo info = shared.info[buffer];
     if (info.steps == 0) return;
     const DenseMeta* meta = shared.meta[buffer];
-    const uint64_t q = q_tile + buffer * (Q_TILES * Q_STEP);
+    const uint64_t q = q_tile + (buffer * Q_TILES + tile) * Q_STEP;
 #if WEIGHTS_IN_SHARED
     const float *weights_one = meta[0].weights[t], *weights_two = meta[1].weights[t];
 #else
     float weights_one[32], weights_two[32];
-    load_weights(weights_one, meta[0].weights[t]);
+    load_weights(weights_one, meta[tile].weights[t]);
+#if !SPLIT
     load_weights(weights_two, meta[1].weights[t]);
 #endif
-    const Target<Out> target_one = target_of<Out>(p, meta[0].rows[t]);
+#endif
+    const Target<Out> target_one = target_of<Out>(p, meta[tile].rows[t]);
     const Target<Out> target_two = target_of<Out>(p, meta[1].rows[t]);
-    int key = info.first_key + own_key;
+    int step_key = info.first_key;
+    int inside_from = 0, inside_to = 0x7fffffff;
+    if constexpr (!UNION) {
+#pragma unroll
+      for (int i = 0; i < TOKENS * Q_TILES; ++i) {
+        const RowInfo& row = meta[i / TOKENS].rows[i % TOKENS];
+        inside_from = max(inside_from, row.start % 2 == 0 ? row.start : 0x7fffffff);
+        inside_to = min(inside_to, row.start + row.length - STEP_KEYS);
+      }
+    }
     float sums[8];
     const auto keys_of_step = [&] {
       if constexpr (UNION) {
@@ -308,7 +343,8 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
         return at;
       } else {
         return NeighbouringKeys{
-            key, *reinterpret_cast<const uint2*>(&shared.key_scale[stage][own_key])};
+            step_key + own_key, step_key >= inside_from && step_key <= inside_to,
+            *reinterpret_cast<const uint2*>(&shared.key_scale[stage][own_key])};
       }
     };
     const auto advance = [&] {
@@ -316,7 +352,7 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
         stage = 0;
         parity ^= 1;
       }
-      key += STEP_KEYS;
+      step_key += STEP_KEYS;
     };
     const auto wait_keys = [&] { sm90::mbarrier_wait(keys_ready + 8 * stage, parity); };
     const auto finish_one = [&](const Keys& at) {
@@ -329,6 +365,20 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
       add_heads(OVERLAP ? two : one, weights_two, sums);
       finish(sums, target_two, 1, at);
     };
+#if SPLIT
+    for (int step = 0; step < info.steps; ++step) {
+      wait_keys();
+      const Keys at = keys_of_step();
+      start_products(one, key_tile + stage * STAGE_STEP, q);
+      sm90::wgmma_wait<0>();
+      sm90::pin(one);
+      if (leader) sm90::mbarrier_arrive(keys_free + 8 * stage);
+      zero(sums);
+      add_heads(one, weights_one, sums);
+      finish(sums, target_one, tile, at);
+      advance();
+    }
+#else
     int step = 0;
 #if OVERLAP == 2
     for (; step + 2 <= info.steps; step += 2) {
@@ -384,6 +434,7 @@ __device__ __forceinline__ void compute_dense(const Params& p, DenseShared& shar
 #endif
       advance();
     }
+#endif
     if (leader) sm90::mbarrier_arrive(sm90::shared_address(&shared.q_free[buffer]));
     if (buffer == 1) q_parity ^= 1;
     buffer ^= 1;

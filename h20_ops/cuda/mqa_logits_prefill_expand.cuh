@@ -102,16 +102,16 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
   for (int job = threadIdx.x; job < TOKENS * heads; job += EXPAND_THREADS) {
     const int t = job / heads, head = job % heads;
     const int64_t token = token_0 + t;
+    const int c = head % 8 / 2, o = 2 * (head / 8) + head % 2;  // o up to 15 of 64 heads
     float weight = 0.0f;
     if (token < p.rows && head < p.heads) {
       weight = __bfloat162float(p.weights[token * p.weights_row_stride + head]);
-      const int exponent = shared.exponents[job], even = head % 2 == 0 ? EVEN_HEAD_EXPONENT : 0;
+      const int exponent = shared.exponents[job], by_relu = saturates(o) ? 0 : COMPARED_EXPONENT;
       if (exponent == NAN_ROW) weight = NAN;
       else if (exponent != NO_EXPONENT) {
-        weight = ldexpf(weight, exponent - shared.token_exponent[t] + even);
+        weight = ldexpf(weight, exponent - shared.token_exponent[t] + by_relu);
       }
     }
-    const int c = head % 8 / 2, o = 2 * (head / 8) + head % 2;  // o up to 15 of 64 heads
     if (dense) {
       DenseMeta* meta = reinterpret_cast<DenseMeta*>(p.q_meta) +
                         static_cast<int64_t>(group_of_tokens) * halves + head / HEADS;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void expand_queries(const Params& p, int group_of_tok
         const int tiles_end = (end + STEP_KEYS - 1) / STEP_KEYS * STEP_KEYS;
         info.stop = min(p.padded_columns, tiles_end - info.start);
       }
-      info.scale = (shared.token_exponent[threadIdx.x] - EVEN_HEAD_EXPONENT + TOKEN_BIAS) * (1 << 23);
+      info.scale = (shared.token_exponent[threadIdx.x] - COMPARED_EXPONENT + TOKEN_BIAS) * (1 << 23);
     }
     if (dense) {
       for (int half = 0; half < halves; ++half) {

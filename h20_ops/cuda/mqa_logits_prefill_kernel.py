@@ -41,19 +41,20 @@ class Form:
 
     math_warpgroups: each takes 64 keys a step. stages: steps of keys in flight. overlap: 0, one set
     of accumulators; 1, two sets, drained each step; 2, each second step. weights_in_shared: read the
-    head weights where they are used instead of keeping them in registers. saturate: relu of odd heads
-    by a saturating multiplication.
+    head weights where they are used instead of keeping them in registers. saturate: which heads
+    of a class of eight take their relu by a saturating multiplication, those with any of these bits.
     """
 
-    math_warpgroups: int = 2
-    stages: int = 6
-    overlap: int = 1
+    math_warpgroups: int = 3
+    stages: int = 5
+    overlap: int = 0
     weights_in_shared: int = 0
     saturate: int = 1
+    split: int = 0
 
     @property
     def step_keys(self) -> int:
-        return TILE_KEYS * self.math_warpgroups
+        return TILE_KEYS * self.math_warpgroups // (2 if self.split else 1)
 
     @property
     def threads(self) -> int:
@@ -77,13 +78,14 @@ class Form:
                 "OVERLAP": self.overlap,
                 "WEIGHTS_IN_SHARED": self.weights_in_shared,
                 "SATURATE": self.saturate,
+                "SPLIT": self.split,
                 "DENSE_SHARED_BYTES": self.shared_bytes,
                 "CANDIDATE_SHARED_BYTES": CANDIDATE_SHARED_BYTES,
             },
         )
 
 
-FORM = Form()
+FORMS = {32: Form(), 64: Form()}  # by padded heads
 EXPAND = f"{NAME}_expand"
 
 
@@ -165,7 +167,7 @@ def launch(
     max_kv_len: int,
     candidate_blocks: torch.Tensor | None,
     candidate_block_size: int,
-    form: Form = FORM,
+    form: Form | None = None,
     kind: Kind | None = None,
 ) -> None:
     """Write logits into out (rows, columns), whose rows own the space up to its row stride."""
@@ -189,8 +191,8 @@ def launch(
             processors=torch.cuda.get_device_properties(q.device).multi_processor_count,
         )
         params = call.params
-        expand = load_kernel(form.source, EXPAND)
-        main = load_main(form, call.kind, params.heads, call.fp32)
+        expand = load_kernel(call.form.source, EXPAND)
+        main = load_main(call.form, call.kind, params.heads, call.fp32)
         expand.launch(grid=(call.expand_grid,), block=(EXPAND_THREADS,), args=[params])
         arguments: list[Any] = [params]
         if call.kind == Kind.UNITED:
@@ -213,8 +215,8 @@ def prepare(
     max_kv_len: int,
     candidate_blocks: torch.Tensor | None,
     candidate_block_size: int,
-    form: Form,
-    kind: Kind | None,
+    form: Form | None = None,
+    kind: Kind | None = None,
     processors: int,
 ) -> Call:
     """Divide work and work space; runs nothing, and reads no tensor."""
@@ -222,17 +224,19 @@ def prepare(
 
     rows, heads = q.shape[:2]
     halves = 2 if heads > 32 else 1
+    form = form or FORMS[32 * halves]
     if kind is None:
         kind = Kind.UNITED if rows >= UNITED_FROM_ROWS else Kind.GATHERED
         kind = Kind.DENSE if candidate_blocks is None else kind
     gathered = kind == Kind.GATHERED
     grid = processors * (CANDIDATE_CTAS_PER_PROCESSOR if gathered else 1)
-    key_tiles = -(-k.shape[0] // form.step_keys) * form.math_warpgroups
+    key_tiles = -(-k.shape[0] // form.step_keys) * (form.step_keys // TILE_KEYS)
     row_blocks = 0 if gathered else -(-rows * halves // (Q_TILES * TOKENS))
     blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
     num_blocks = 0 if blocks is None else blocks.shape[1]
     capacity = num_blocks * (candidate_block_size // PIECE_KEYS) * Q_TILES * TOKENS // halves
-    capacity = -(-capacity // 32) * 32 if kind == Kind.UNITED else 0
+    step_pieces = form.step_keys // PIECE_KEYS
+    capacity = -(-capacity // step_pieces) * step_pieces if kind == Kind.UNITED else 0
     tiles = row_blocks * Q_TILES
     sizes = {
         "q_tiles": rows * halves * 32 * 128 if gathered else tiles * Q_TILE_BYTES,

@@ -23,6 +23,9 @@
 #ifndef OVERLAP
 #define OVERLAP 1
 #endif
+#ifndef SPLIT
+#define SPLIT 0
+#endif
 #ifndef SATURATE
 #define SATURATE 1
 #endif
@@ -40,7 +43,8 @@ constexpr int Q_TILE_BYTES = 128 * ROW_BYTES;      // 32 heads of 4 tokens
 constexpr int TOKENS = 4;
 constexpr int HEADS = 32;                          // of a tile; 64 heads are two tiles
 constexpr int Q_TILES = 2;                         // a block of rows is two tiles
-constexpr int STEP_KEYS = TILE_KEYS * MATH_WARPGROUPS;
+constexpr int KEY_WARPGROUPS = SPLIT ? MATH_WARPGROUPS / 2 : MATH_WARPGROUPS;
+constexpr int STEP_KEYS = TILE_KEYS * KEY_WARPGROUPS;
 constexpr int CANDIDATE_STEP_KEYS = 128;               // keys of a stage, by candidate blocks
 constexpr int EXPAND_THREADS = 256;
 constexpr int CACHED_ENDS = 4096;
@@ -131,16 +135,15 @@ __device__ __forceinline__ int row_length(const Params& p, int start, int end) {
   return max(0, min(min(end, p.keys) - start, p.columns));
 }
 
-// Products of e4m3 values of at most 384 are below 384 * 384 * 128 < 2^25, so odd heads may take their
-// relu by saturation; the weights of even heads and the token's exponent make up for its factor.
-__device__ __forceinline__ float add_head(float weight, float product, float sum, bool odd) {
-#if SATURATE
-  return fmaf(weight, odd ? relu_by_saturation(product) : relu(product), sum);
-#else
-  return fmaf(weight, relu(product), sum);
-#endif
+// Products of e4m3 values of at most 384 are below 384 * 384 * 128 < 2^25, so some heads of a class may
+// take their relu by saturation; the weights of the others and the token's exponent make up for its
+// factor. At least one takes it by comparison, which passes NaN on.
+__device__ constexpr bool saturates(int head_of_class) { return (head_of_class & SATURATE) != 0; }
+constexpr int COMPARED_EXPONENT = SATURATE ? -SATURATION_LOG2 : 0;  // of the others' weights
+
+__device__ __forceinline__ float add_head(float weight, float product, float sum, int head_of_class) {
+  return fmaf(weight, saturates(head_of_class) ? relu_by_saturation(product) : relu(product), sum);
 }
-constexpr int EVEN_HEAD_EXPONENT = SATURATE ? -SATURATION_LOG2 : 0;
 
 // Multiply by the power of two of a token and a key.
 __device__ __forceinline__ float scaled(float sum, uint32_t key_scale, int token_scale) {

@@ -13,7 +13,7 @@ import torch
 
 from h20_ops.cuda.mqa_logits_prefill_kernel import (
     EXPAND_THREADS,
-    FORM,
+    FORMS,
     Call,
     Form,
     Kind,
@@ -61,7 +61,9 @@ def build(form: Form, folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return build(FORM, tmp_path_factory.mktemp("host"))
+    """Runs a call with the form it was prepared for."""
+    runs = {form: build(form, tmp_path_factory.mktemp("host")) for form in set(FORMS.values())}
+    return lambda call: runs[call.form](call)
 
 
 def logits(
@@ -74,9 +76,7 @@ def logits(
     per_row = 1024 // dtype.itemsize
     rows = inputs.q.shape[0]
     guarded = torch.full((rows + 2, -(-columns // per_row) * per_row), torch.nan, dtype=dtype)
-    call = prepare(
-        **inputs.kwargs(), out=guarded[1:-1], form=FORM, kind=kind, processors=PROCESSORS
-    )
+    call = prepare(**inputs.kwargs(), out=guarded[1:-1], kind=kind, processors=PROCESSORS)
     call.kept[4].fill_(0xA5)
     run(call)
     assert bool(guarded[0].isnan().all()) and bool(guarded[-1].isnan().all())
@@ -101,11 +101,11 @@ def test_dense_logits_are_the_twins(run: Run, case: LogitsCase) -> None:
     check_dense(inputs, got, twin(**inputs.kwargs(), out_dtype=torch.float32))
     outside = got[~valid_columns(inputs)]
     assert bool((outside.isnan() | (outside == -torch.inf)).all())
+    step = FORMS[64 if case.heads > 32 else 32].step_keys
     lengths = valid_columns(inputs).sum(1)
     for row, length in enumerate(lengths.tolist()):
         if length:
-            end = (int(inputs.ks[row]) + length + FORM.step_keys - 1) // FORM.step_keys
-            end = end * FORM.step_keys - int(inputs.ks[row])
+            end = -(-(int(inputs.ks[row]) + length) // step) * step - int(inputs.ks[row])
             assert bool((got[row, length:end] == -torch.inf).all()), "to the end of the last tile"
     assert torch.equal(
         logits(run, inputs, dtype=torch.bfloat16)[valid_columns(inputs)],
