@@ -14,7 +14,6 @@ from dih20.engine_check.engine_environment import arguments
 from dih20.engine_check.engine_steps import StepWatch
 from dih20.engine_check.swapping import replaced
 
-_PLACEHOLDER = "998244353"
 MOST_BLOCKS = 512  # of 128 tokens
 _MOST_STEPS = (
     20_000  # of one call: far beyond any case, so that a request that never ends is noticed
@@ -66,7 +65,7 @@ class EngineDriver:
         self.runner.execute_main_model = execute_main_model
 
     def skip_step(self) -> bool:
-        return not self._now or all(str(each.request_id) == _PLACEHOLDER for each in self._now)
+        return all(bool(each.is_placeholder) for each in self._now)
 
     def running(self) -> list[int]:
         """Give the requests of the step that runs, by their place in the call of generate."""
