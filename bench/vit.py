@@ -10,19 +10,18 @@ from torch.nn.attention.varlen import varlen_attn
 from h20_ops.testing.bench import BenchRun
 from h20_ops.testing.peers import Peer
 from h20_ops.testing.roofline import Work
-from h20_ops.testing.timing import rotation_count, time_calls
+from h20_ops.testing.timing import rotation_count, time_in_turns
 from h20_ops.testing.vit_cases import DIM, HEADS, SPEED_LENGTHS, VitInputs, vit_case
 from h20_ops.vit_attention import vit_attention
 
 
 def measure(bench: BenchRun) -> None:
-    """Measure each batch: ours, then torch's, on the same rotated inputs."""
+    """Measure each batch, ours and torch's in turns, on the same rotated inputs."""
     for name, lengths in SPEED_LENGTHS.items():
         rows = sum(lengths)
         moved = rows * HEADS * DIM * 2 * 4
         sets = [vit_case(lengths, seed=seed) for seed in range(rotation_count(moved, limit=8))]
-        ours = time_calls([_ours(x) for x in sets])
-        theirs = time_calls([_torch(x) for x in sets])
+        ours, theirs = time_in_turns([_ours(x) for x in sets], [_torch(x) for x in sets])
         pairs = float(sum(length * length for length in lengths)) * HEADS
         bench.row(
             shape={"images": len(lengths), "rows": rows, "heads": HEADS, "dim": DIM},

@@ -1,7 +1,7 @@
 // FP4 and FP8 weights as FP8 under fp32 power-of-two scales of 128x128 blocks, in one pass.
 //
-// A thread block reads the exponents of its blocks while its values are on their way, then converts
-// what has arrived. What changed is counted in global memory; nothing is read by the host.
+// A thread block takes one of them: it reads the exponents while the values are on their way, then
+// converts what has arrived. What changed is counted in global memory; nothing is read by the host.
 #include "requant_codes.cuh"
 
 using namespace requant;
@@ -37,21 +37,6 @@ struct Params {
   int32_t columns;
 };
 
-template <class T>
-__device__ __forceinline__ T load(const void* address) {
-  const T* typed = static_cast<const T*>(address);
-  return STREAMING ? __ldcs(typed) : __ldg(typed);
-}
-
-__device__ __forceinline__ void store(void* address, uint4 value) {
-  auto* typed = static_cast<uint4*>(address);
-  if (STREAMING) {
-    __stcs(typed, value);
-  } else {
-    *typed = value;
-  }
-}
-
 // 2^(exponent - 127), also where that is subnormal.
 __device__ __forceinline__ float power(int exponent) {
   return __uint_as_float(exponent > 0 ? static_cast<uint32_t>(exponent) << 23
@@ -80,6 +65,10 @@ __device__ __forceinline__ void report_scales(const Params& p, const Summary& s)
   if (spread > __ldcg(&p.loss->spread)) atomicMax(&p.loss->spread, spread);
 }
 
+__device__ __forceinline__ void write_scale(const Params& p, float scale) {
+  p.scales[static_cast<int64_t>(blockIdx.y) * (p.columns / BLOCK) + blockIdx.x] = scale;
+}
+
 __device__ __forceinline__ void report_change(const Params& p, Change change, float scale) {
   if (!__any_sync(ALL, change.count != 0)) return;
   const uint32_t count = __reduce_add_sync(ALL, change.count);
@@ -93,35 +82,30 @@ __device__ __forceinline__ void report_change(const Params& p, Change change, fl
 }  // namespace
 
 // Packed e2m1 (rows, columns / 2) and exponent bytes (rows, columns / 32).
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) requant_fp4(const __grid_constant__ Params p) {
-  __shared__ uint32_t exponents[BLOCKS][BLOCK];  // four bytes for a row of a block
-  __shared__ uint32_t summaries[BLOCKS][BLOCK / 32];
+extern "C" __global__ void __launch_bounds__(THREADS, FP4_CTAS)
+    requant_fp4(const __grid_constant__ Params p) {
+  __shared__ uint32_t exponents[BLOCK];  // four bytes for a row
+  __shared__ uint32_t summaries[BLOCK / 32];
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
+  const int part = lane % 8;  // 16 values of a row
+  const int first_row_of_lane = warp * 4 + lane / 8;
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * BLOCK;
-  const int first_block = blockIdx.x * BLOCKS;
-  const int num_blocks = min(BLOCKS, p.columns / BLOCK - first_block);
-  const int part = lane % 8;  // 16 values of a row of a block
 
-  uint2 packed[BLOCKS][PASSES];
+  uint2 packed[PASSES];
+  const uint8_t* source = p.weight + (first_row + first_row_of_lane) * (p.columns / 2) +
+                          blockIdx.x * (BLOCK / 2) + part * 8;
 #pragma unroll
-  for (int b = 0; b < BLOCKS; ++b) {
-#pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass) {
-      const int64_t row = first_row + pass * PASS_ROWS + warp * 4 + lane / 8;
-      const int64_t at = row * (p.columns / 2) + (first_block + b) * (BLOCK / 2) + part * 8;
-      if (b < num_blocks) packed[b][pass] = load<uint2>(p.weight + at);
-    }
+  for (int pass = 0; pass < PASSES; ++pass) {
+    packed[pass] = __ldg(reinterpret_cast<const uint2*>(source));
+    source += PASS_ROWS * (p.columns / 2);
   }
 
-#pragma unroll
-  for (int i = threadIdx.x; i < BLOCKS * BLOCK; i += THREADS) {
-    const int b = i / BLOCK, row = i % BLOCK;
-    if (b >= num_blocks) break;  // whole warps
-    const auto* bytes = static_cast<const uint8_t*>(p.scale);
-    const uint32_t word = __ldg(reinterpret_cast<const uint32_t*>(
-        bytes + (first_row + row) * (p.columns / 32) + (first_block + b) * GROUPS));
-    exponents[b][row] = word;
+  if (threadIdx.x < BLOCK) {  // whole warps
+    const uint8_t* at = static_cast<const uint8_t*>(p.scale) +
+                        (first_row + threadIdx.x) * (p.columns / 32) + blockIdx.x * GROUPS;
+    const uint32_t word = __ldg(reinterpret_cast<const uint32_t*>(at));
+    exponents[threadIdx.x] = word;
     Summary own = {0u, BYTE_NAN, false};
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
@@ -132,45 +116,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) requant_fp4(cons
     }
     own = over_warp(own);
     if (lane == 0) {
-      summaries[b][row / 32] = own.top | own.low << 8 | static_cast<uint32_t>(own.bad) << 16;
+      summaries[warp] = own.top | own.low << 8 | static_cast<uint32_t>(own.bad) << 16;
     }
   }
   __syncthreads();
 
+  Summary all = {0u, BYTE_NAN, false};
 #pragma unroll
-  for (int b = 0; b < BLOCKS; ++b) {
-    if (b >= num_blocks) break;
-    Summary all = {0u, BYTE_NAN, false};
-#pragma unroll
-    for (int w = 0; w < BLOCK / 32; ++w) {
-      const uint32_t one = summaries[b][w];
-      all.top = max(all.top, one & 0xFFu);
-      all.low = min(all.low, one >> 8 & 0xFFu);
-      all.bad |= (one >> 16) != 0;
-    }
-    const int top = static_cast<int>(all.top);
-    const float scale = all.top == BYTE_NAN ? __uint_as_float(0x7FC00000u) : power(top - FP4_HEADROOM);
-    if (threadIdx.x == 0) {
-      p.scales[static_cast<int64_t>(blockIdx.y) * (p.columns / BLOCK) + first_block + b] = scale;
-      report_scales(p, all);
-    }
-    Change change;
-#pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass) {
-      const int row = pass * PASS_ROWS + warp * 4 + lane / 8;
-      const int places = top - static_cast<int>(exponents[b][row] >> (part / 2 * 8) & 0xFFu);
-      const Magnitudes table = magnitudes(places);
-      const uint2 codes = packed[b][pass];
-      if (places > FP4_LAST_EXACT) {
-        change.add(fp4_change(codes.x, places));
-        change.add(fp4_change(codes.y, places));
-      }
-      const int64_t at = (first_row + row) * p.columns + (first_block + b) * BLOCK + part * 16;
-      store(p.values + at, make_uint4(expand4(codes.x, table), expand4(codes.x >> 16, table),
-                                      expand4(codes.y, table), expand4(codes.y >> 16, table)));
-    }
-    report_change(p, change, scale);
+  for (int w = 0; w < BLOCK / 32; ++w) {
+    const uint32_t one = summaries[w];
+    all.top = max(all.top, one & 0xFFu);
+    all.low = min(all.low, one >> 8 & 0xFFu);
+    all.bad |= (one >> 16) != 0;
   }
+  const int top = static_cast<int>(all.top);
+  const float scale = all.top == BYTE_NAN ? __uint_as_float(0x7FC00000u) : power(top - FP4_HEADROOM);
+  if (threadIdx.x == 0) {
+    write_scale(p, scale);
+    report_scales(p, all);
+  }
+  bool is_far = false;
+  uint8_t* target = p.values + (first_row + first_row_of_lane) * p.columns + blockIdx.x * BLOCK +
+                    part * 16;
+#pragma unroll
+  for (int pass = 0; pass < PASSES; ++pass) {
+    const uint32_t word = exponents[pass * PASS_ROWS + first_row_of_lane];
+    const int places = top - static_cast<int>(word >> (part / 2 * 8) & 0xFFu);
+    const Magnitudes table = magnitudes(places);
+    const uint2 codes = packed[pass];
+    is_far |= places > FP4_LAST_EXACT;
+    *reinterpret_cast<uint4*>(target) =
+        make_uint4(expand4(codes.x, table), expand4(codes.x >> 16, table), expand4(codes.y, table),
+                   expand4(codes.y >> 16, table));
+    target += PASS_ROWS * p.columns;
+  }
+  if (!__any_sync(ALL, is_far)) return;
+  Change change;
+#pragma unroll
+  for (int pass = 0; pass < PASSES; ++pass) {
+    const uint32_t word = exponents[pass * PASS_ROWS + first_row_of_lane];
+    const int places = top - static_cast<int>(word >> (part / 2 * 8) & 0xFFu);
+    if (places <= FP4_LAST_EXACT) continue;
+    change.add(fp4_change(packed[pass].x, places));
+    change.add(fp4_change(packed[pass].y, places));
+  }
+  report_change(p, change, scale);
 }
 
 // e4m3 (rows, columns) and, per 32x32 values, an fp32 power of two or an exponent byte.
@@ -181,13 +171,13 @@ __device__ __forceinline__ void dense(const Params& p) {
   const int part = lane % 8;  // 16 values of a row
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * BLOCK;
 
+  const int64_t start = (first_row + warp * 4 + lane / 8) * p.columns + blockIdx.x * BLOCK + part * 16;
+  const int pass_bytes = PASS_ROWS * p.columns;
+
   uint4 old[PASSES];
-  int64_t at[PASSES];
 #pragma unroll
   for (int pass = 0; pass < PASSES; ++pass) {
-    const int64_t row = first_row + pass * PASS_ROWS + warp * 4 + lane / 8;
-    at[pass] = row * p.columns + blockIdx.x * BLOCK + part * 16;
-    old[pass] = load<uint4>(p.weight + at[pass]);
+    old[pass] = __ldg(reinterpret_cast<const uint4*>(p.weight + start + pass * pass_bytes));
   }
 
   // Every warp looks at all sixteen exponents itself; lanes 16 .. 31 at the same once more.
@@ -210,7 +200,7 @@ __device__ __forceinline__ void dense(const Params& p) {
   const int top = static_cast<int>(all.top);
   const float scale = all.top == BYTE_NAN ? __uint_as_float(0x7FC00000u) : power(top);
   if (threadIdx.x == 0) {
-    p.scales[static_cast<int64_t>(blockIdx.y) * (p.columns / BLOCK) + blockIdx.x] = scale;
+    write_scale(p, scale);
     report_scales(p, all);
   }
 
@@ -229,23 +219,23 @@ __device__ __forceinline__ void dense(const Params& p) {
         change.add(moved.change);
       }
     } else if (places > 0) {
-      const __half2 factor = __half2half2(__ushort_as_half(static_cast<unsigned short>(
-          places < 15 ? (15 - places) << 10 : 0x200)));  // 2^-places
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = shift4_near(words[i], factor, worst, count);
+      for (int i = 0; i < 4; ++i) words[i] = shift4_near(words[i], places, worst, count);
     }
-    store(p.values + at[pass], make_uint4(words[0], words[1], words[2], words[3]));
+    *reinterpret_cast<uint4*>(p.values + start + pass * pass_bytes) =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
   change.add({static_cast<uint32_t>(__low2float(count) + __high2float(count)),
               fmaxf(__low2float(worst), __high2float(worst))});
   report_change(p, change, scale);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) requant_fp8(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, FP8_CTAS)
+    requant_fp8(const __grid_constant__ Params p) {
   dense<false>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
+extern "C" __global__ void __launch_bounds__(THREADS, FP8_CTAS)
     requant_fp8_bytes(const __grid_constant__ Params p) {
   dense<true>(p);
 }

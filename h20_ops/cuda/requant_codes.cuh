@@ -11,8 +11,8 @@
 
 namespace requant {
 
-constexpr int FP4_LAST_NORMAL = 11;  // up to here 0.5 * 2^6 * 2^-places is a normal e4m3 number
 constexpr int FP4_LAST_EXACT = 14;
+constexpr int FP4_PLACES = 20;  // from the last of them on all values are zero
 constexpr int FP8_LAST_IN_HALF = 15;  // up to here every product is exact in fp16
 
 // What a thread's values lost: how many changed, and the largest change in units of the new scale.
@@ -40,21 +40,41 @@ struct Magnitudes {
 };
 
 // Twice the magnitude of an e2m1 code.
-__device__ __forceinline__ int doubled(int code) {
+__device__ constexpr int doubled(int code) {
   return code < 5 ? code : code == 5 ? 6 : code == 6 ? 8 : 12;
 }
 
-__device__ __noinline__ Magnitudes far_magnitudes(int places) {
-  uint32_t words[2] = {0, 0};
-  for (int code = 1; code < 8; ++code) {
-    words[code / 4] |= encode(ldexpf(static_cast<float>(doubled(code)), 5 - places)) << (code % 4 * 8);
-  }
-  return {words[0], words[1]};
+// The e4m3 code of a multiple of 2^-9 of at most four significant bits.
+constexpr uint32_t code_of_multiple(uint32_t value) {
+  uint32_t exponent = 0;
+  for (; value >= 16; value /= 2) ++exponent;
+  return exponent * 8 + value;
 }
 
+struct MagnitudeTable {
+  Magnitudes at[FP4_PLACES];
+};
+
+constexpr MagnitudeTable make_magnitudes() {
+  MagnitudeTable table{};
+  for (int places = 0; places < FP4_PLACES; ++places) {
+    uint32_t words[2] = {0, 0};
+    for (int code = 0; code < 8; ++code) {
+      const uint32_t value = doubled(code) << (FP4_LAST_EXACT - (places < FP4_LAST_EXACT ? places : FP4_LAST_EXACT));
+      const int down = places > FP4_LAST_EXACT ? places - FP4_LAST_EXACT : 0;
+      const uint32_t whole = value >> down, rest = value - (whole << down), half = (1u << down) / 2;
+      const bool up = down > 0 && (rest > half || (rest == half && whole % 2 == 1));
+      words[code / 4] |= code_of_multiple(whole + up) << (code % 4 * 8);
+    }
+    table.at[places] = {words[0], words[1]};
+  }
+  return table;
+}
+
+__device__ const MagnitudeTable MAGNITUDES = make_magnitudes();
+
 __device__ __forceinline__ Magnitudes magnitudes(int places) {
-  if (places > FP4_LAST_NORMAL) return far_magnitudes(places);
-  return {0x6C686000u - places * 0x08080800u, 0x7C787470u - places * 0x08080808u};
+  return MAGNITUDES.at[places < FP4_PLACES ? places : FP4_PLACES - 1];
 }
 
 // Four e4m3 bytes of the four e2m1 codes in the low half of `codes`, first code in the low byte.
@@ -97,25 +117,45 @@ __device__ __forceinline__ uint32_t keep_nan(uint32_t old, uint32_t codes) {
   return (codes & ~bytes) | (old & bytes);
 }
 
-// Four e4m3 codes `places` above where they were; 1 <= places <= FP8_LAST_IN_HALF. `worst` and
-// `count` are running values per half.
-__device__ __forceinline__ uint32_t shift4_near(uint32_t old, __half2 factor, __half2& worst,
+// The halves 2^-8 * value of the even or the odd bytes of four magnitudes: exponent and mantissa of an
+// e4m3 code, put into a half's, are too small by 2^8.
+__device__ __forceinline__ __half2 even_halves(uint32_t magnitudes) {
+  const uint32_t bits = (magnitudes & 0x00FF00FFu) << 7;
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+
+__device__ __forceinline__ __half2 odd_halves(uint32_t magnitudes) {
+  const uint32_t bits = (magnitudes & 0xFF00FF00u) >> 1;
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+
+// Two values below 2^-6 after the move, as codes in the low bits of either half. Added to 2, whose last
+// place in a half is 2^-9, a value is rounded to the multiple of 2^-9 that its code counts.
+__device__ __forceinline__ uint32_t small2(__half2 halves, __half2 factor, __half2& worst,
+                                           __half2& count) {
+  const __half2 two = __float2half2_rn(2.0f);
+  const __half2 rounded = __hfma2(halves, factor, two);
+  const __half2 error = __habs2(__hfma2(__hneg2(halves), factor, __hsub2(rounded, two)));
+  worst = __hmax2(worst, error);
+  count = __hadd2(count, __hgt2(error, __float2half2_rn(0.0f)));
+  return *reinterpret_cast<const uint32_t*>(&rounded) & 0x000F000Fu;
+}
+
+// Four e4m3 codes `places` above where they were, 0 <= places <= FP8_LAST_IN_HALF. Codes that stay
+// normal lose eight for each place. `worst` and `count` are running values per half.
+__device__ __forceinline__ uint32_t shift4_near(uint32_t old, int places, __half2& worst,
                                                 __half2& count) {
-  uint32_t codes = 0;
-  const __half2 zero = __float2half2_rn(0.0f);
-#pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
-    const auto two = static_cast<__nv_fp8x2_storage_t>(old >> (16 * pair));
-    const __half2 wanted = __hmul2(__half2(__nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3)), factor);
-    const __nv_fp8x2_storage_t made =
-        __nv_cvt_halfraw2_to_fp8x2(static_cast<__half2_raw>(wanted), __NV_SATFINITE, __NV_E4M3);
-    const __half2 error =
-        __habs2(__hsub2(__half2(__nv_cvt_fp8x2_to_halfraw2(made, __NV_E4M3)), wanted));
-    worst = __hmax2(worst, error);  // NaN is neither larger nor above zero
-    count = __hadd2(count, __hgt2(error, zero));
-    codes |= static_cast<uint32_t>(made) << (16 * pair);
-  }
-  return keep_nan(old, codes);
+  const __half2 factor = __half2half2(
+      __ushort_as_half(static_cast<unsigned short>((15 + 8 - places) << 10)));  // 2^(8 - places)
+  const uint32_t magnitudes = old & 0x7F7F7F7Fu;
+  const uint32_t nan = (((magnitudes + 0x01010101u) & 0x80808080u) >> 7) * 0x7Fu;
+  const uint32_t first_normal = (places + 1) * 0x08080808u;
+  const uint32_t normal = ((((magnitudes | 0x80808080u) - first_normal) & 0x80808080u) >> 7) * 0xFFu;
+  const uint32_t small = magnitudes & ~(normal | nan);
+  const uint32_t even = small2(even_halves(small), factor, worst, count);
+  const uint32_t odd = small2(odd_halves(small), factor, worst, count);
+  const uint32_t moved = (magnitudes & normal) - (places * 0x08080808u & normal);
+  return (old & 0x80808080u) | moved | nan | even | odd << 8;
 }
 
 struct Shifted {

@@ -14,16 +14,12 @@ if TYPE_CHECKING:
 BLOCK = 128
 THREADS = 256
 ALIGNMENT = 16
-BLOCKS_PER_CTA = 1
-MIN_CTAS = 6
-STREAMING = 1
+FP4_CTAS, FP8_CTAS = 6, 5  # thread blocks that share a multiprocessor, at least
 
 
-def source(
-    blocks: int = BLOCKS_PER_CTA, min_ctas: int = MIN_CTAS, streaming: int = STREAMING
-) -> CudaSource:
-    """The source with its constants: blocks a thread block converts, how many share a multiprocessor."""
-    defines = {"BLOCKS": blocks, "MIN_CTAS": min_ctas, "STREAMING": streaming}
+def source(fp4_ctas: int = FP4_CTAS, fp8_ctas: int = FP8_CTAS) -> CudaSource:
+    """The source with its constants."""
+    defines = {"FP4_CTAS": fp4_ctas, "FP8_CTAS": fp8_ctas}
     return CudaSource("requant", Path(__file__).parent / "requant.cu", defines)
 
 
@@ -73,12 +69,11 @@ def launch(
         columns=columns,
     )
     bytes_of_fp8 = kind == "fp8" and scale.element_size() == 1
-    per_cta = (chosen or source()).defines["BLOCKS"] if kind == "fp4" else 1
     with torch.cuda.device(values.device):
         kernel = load_kernel(
             chosen or source(), f"requant_{kind}" + ("_bytes" if bytes_of_fp8 else "")
         )
-        grid = (-(-columns // BLOCK // int(per_cta)), rows // BLOCK)
+        grid = (columns // BLOCK, rows // BLOCK)
         kernel.launch(grid=grid, block=(THREADS,), args=[params])
 
 

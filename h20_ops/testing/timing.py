@@ -40,6 +40,37 @@ def time_calls(calls: Sequence[Callable[[], object]], *, replays: int = 30) -> T
             eagerly first, so compilation and autotuning are not in the numbers.
         replays: timed replays; three more come before them.
     """
+    return time_in_turns(calls, replays=replays)[0]
+
+
+def time_in_turns(*several: Sequence[Callable[[], object]], replays: int = 30) -> list[Timing]:
+    """Time several operations as time_calls does, replaying their graphs in turns.
+
+    A card's clock drifts by more than two kernels may differ; in turns it drifts for both alike.
+    """
+    captured = [_capture(calls) for calls in several]
+    for graph, _ in captured * 3:
+        graph.replay()
+    times: list[list[float]] = [[] for _ in several]
+    events = [
+        (which, torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        for _ in range(replays)
+        for which in range(len(several))
+    ]
+    for which, start, end in events:
+        start.record()
+        captured[which][0].replay()
+        end.record()
+    torch.cuda.synchronize()
+    for which, start, end in events:
+        times[which].append(start.elapsed_time(end) * 1e3 / len(several[which]))
+    return [_timing(sorted(found), len(calls)) for found, calls in zip(times, several, strict=True)]
+
+
+def _capture(
+    calls: Sequence[Callable[[], object]],
+) -> tuple[torch.cuda.CUDAGraph, list[object]]:
+    """Run all calls once, then capture them into one graph; what they return must be kept."""
     assert calls, "at least one call is needed"
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -51,25 +82,17 @@ def time_calls(calls: Sequence[Callable[[], object]], *, replays: int = 30) -> T
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = [call() for call in calls]
-    for _ in range(3):
-        graph.replay()
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(replays)
-    ]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    del kept
-    times = sorted(start.elapsed_time(end) * 1e3 / len(calls) for start, end in events)
+    return graph, kept
+
+
+def _timing(times: Sequence[float], calls: int) -> Timing:
+    """Sum up sorted times of one call in microseconds."""
     return Timing(
         median_us=statistics.median(times),
         min_us=times[0],
         p90_us=times[min(len(times) - 1, int(len(times) * 0.9))],
-        calls=len(calls),
-        replays=replays,
+        calls=calls,
+        replays=len(times),
     )
 
 

@@ -63,14 +63,19 @@ def vit_case(
     return VitInputs(q=q, k=k, v=v, borders=borders.to(device), lengths=tuple(lengths))
 
 
-def image_by_image(x: VitInputs) -> torch.Tensor:
-    """Give fp32 (rows, heads, dim): a softmax over each image by itself, a head at a time."""
-    out = torch.empty(x.q.shape, dtype=torch.float32, device=x.q.device)
+def image_by_image(x: VitInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Give fp32 (rows, heads, dim): a softmax over each image by itself, and what it sums, all positive.
+
+    The second is the sum of probabilities times magnitudes of values: probabilities rounded to bf16
+    move the result by at most 2^-9 of it.
+    """
+    out, summed = (torch.empty(x.q.shape, dtype=torch.float32, device=x.q.device) for _ in range(2))
     start = 0
     for length in x.lengths:
         at = slice(start, start + length)
         for head in range(x.q.shape[1]):
             q, k, v = (t[at, head].float() for t in (x.q, x.k, x.v))
-            out[at, head] = torch.softmax(q @ k.t() * x.q.shape[2] ** -0.5, dim=-1) @ v
+            probabilities = torch.softmax(q @ k.t() * x.q.shape[2] ** -0.5, dim=-1)
+            out[at, head], summed[at, head] = probabilities @ v, probabilities @ v.abs()
         start += length
-    return out
+    return out, summed

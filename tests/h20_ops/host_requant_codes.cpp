@@ -1,4 +1,5 @@
 // Build requant_codes.cuh as host code and run it over many bytes at once.
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -12,6 +13,15 @@ static uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
         result |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7u)) & 0xFFu) << (8 * i);
     }
     return result;
+}
+
+// In double the sum is exact for all values that occur, so only the conversion rounds.
+static __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+    const auto one = [](__half x, __half y, __half z) {
+        return __double2half(static_cast<double>(__half2float(x)) * __half2float(y) + __half2float(z));
+    };
+    return __halves2half2(one(__low2half(a), __low2half(b), __low2half(c)),
+                          one(__high2half(a), __high2half(b), __high2half(c)));
 }
 
 #define __noinline__
@@ -38,12 +48,9 @@ extern "C" void run_fp8(const uint32_t* codes, int places, long num, uint32_t* b
         requant::Shifted moved;
         if (places > requant::FP8_LAST_IN_HALF) {
             moved = requant::shift4_far(codes[i], places);
-        } else if (places == 0) {
-            moved.codes = codes[i];
         } else {
-            const __half2 factor = __float2half2_rn(std::ldexp(1.0f, -places));
             __half2 worst = __float2half2_rn(0.0f), count = worst;
-            moved.codes = requant::shift4_near(codes[i], factor, worst, count);
+            moved.codes = requant::shift4_near(codes[i], places, worst, count);
             moved.change = {static_cast<uint32_t>(__low2float(count) + __high2float(count)),
                             std::fmax(__low2float(worst), __high2float(worst))};
         }

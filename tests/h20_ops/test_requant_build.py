@@ -96,7 +96,7 @@ def test_the_kernels_codes_counts_and_errors_are_the_tables(
 
 def test_one_code_of_a_table_wrong_is_caught(tmp_path: Path) -> None:
     text = (source().path.parent / "requant_codes.cuh").read_text()
-    wrong = text.replace("0x7C787470u - places", "0x7C787478u - places")
+    wrong = text.replace("code == 6 ? 8 : 12", "code == 6 ? 8 : 14")
     assert wrong != text
     (tmp_path / "requant_codes.cuh").write_text(wrong)
     library = compile_for_host(tmp_path, tmp_path)
