@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from dih20.bundle.entries import Entry
 from dih20.source_date import SOURCE_DATE_EPOCH
 
-BLOCK = 32 << 20
+BLOCK = 64 << 20
 PREFIX = "di-h20.part-"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from dih20.bundle.entries import Entry, of_file, of_tree
+from dih20.bundle.entries import Entry, of_tree, of_wheel
 from dih20.bundle.locked import target_python
 from dih20.bundle.request import Request
 from dih20.console import Console
@@ -72,8 +72,9 @@ def wheels(lock: Lock, request: Request) -> list[dict[str, Any]]:
 
 
 def wheel_entries(found: list[dict[str, Any]]) -> Iterator[Entry]:
+    """Give wheels unpacked: what two of them share, such as CUTLASS, is then packed once."""
     for entry in found:
-        yield of_file(f"vendor/{entry['file']}", Path(entry["path"]))
+        yield from of_wheel(entry["folder"], Path(entry["path"]))
 
 
 def _stored(lock: Lock) -> Iterator[dict[str, Any]]:
@@ -120,6 +121,7 @@ def _row(name: str, path: Path, torch: str, origin: str) -> dict[str, Any]:
     return {
         "name": name,
         "file": path.name,
+        "folder": f"vendor/{name}-torch{'.'.join(torch.split('.')[:2])}",
         "path": str(path),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "torch": torch,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dih20.bundle.entries import Entry, in_order, of_bytes, of_file
+from dih20.bundle.entries import Entry, in_order, of_bytes, of_file, of_wheel
 from dih20.bundle.parts import BlockCompressor, Splitter, write_archive
 from dih20.bundle.tools import copy_tools
 from tests.wheels.binaries import shared_object
@@ -115,7 +115,7 @@ class SmallBundle:
             "patched": patched,
             "builds": [{"name": n, "distribution": n, **build} for n in names],
             "vendor_wheels": [
-                {"name": n, "file": f"{n}.whl", "sha256": "0" * 64, "torch": "2.11.0+cu130", "glibc": "2.17", "origin": "given"}
+                {"name": n, "folder": f"vendor/{n}", "sha256": "0" * 64, "torch": "2.11.0+cu130", "glibc": "2.17", "origin": "given"}
                 for n in self.wheels
             ],
             "nccl": {"version": NCCL, "whole_sha256": self._nccl_hash(), "thinned": None},
@@ -149,7 +149,7 @@ class SmallBundle:
             entries.append(of_bytes(f"sources/{name}/setup.py", (_SETUP % (name, name)).encode()))
         for name in self.wheels:
             wheel = vendor_wheel(self.scratch / f"{name}.whl", name)
-            entries.append(of_file(f"vendor/{name}.whl", wheel))
+            entries += of_wheel(f"vendor/{name}", wheel)
         return entries
 
 

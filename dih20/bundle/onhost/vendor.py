@@ -53,49 +53,59 @@ def install(layout: Layout, manifest: Mapping[str, Any], build: Mapping[str, Any
     """Put one package where Python finds it, and say where it came from."""
     name = build["name"]
     if wheel := fitting(manifest, name, facts):
-        path, origin = (
-            layout.root / "vendor" / wheel["file"],
-            f"wheel of the bundle, torch {wheel['torch']}",
-        )
+        folder = layout.root / wheel["folder"]
+        origin = f"wheel of the bundle, torch {wheel['torch']}"
     else:
-        path, seconds = _built(layout, build, facts, jobs)
+        built, seconds = _built(layout, build, facts, jobs)
+        folder = _unzipped(built)
         origin = f"built here in {seconds:.0f} s"
     if name == "deepinfer":
-        _engine(layout, path)
+        _engine(layout, folder)
     else:
-        _unzip(path, layout.vendor_site, build["distribution"])
+        _packages(folder, layout.vendor_site, build["distribution"])
     return origin
 
 
-def _unzip(wheel: Path, into: Path, distribution: str) -> None:
-    """Unpack a wheel in place of what an earlier run left of it."""
+def _unzipped(wheel: Path) -> Path:
+    folder = wheel.parent / "unzipped"
     with zipfile.ZipFile(wheel) as archive:
-        tops = {name.partition("/")[0] for name in archive.namelist()}
-        for top in tops:
-            shutil.rmtree(into / top, ignore_errors=True)
-        for old in into.glob(f"{distribution.replace('-', '_')}-*.dist-info"):
-            shutil.rmtree(old)
-        archive.extractall(into)
+        archive.extractall(folder)
+    return folder
 
 
-def _engine(layout: Layout, wheel: Path) -> None:
+def _packages(folder: Path, into: Path, distribution: str) -> None:
+    """Put packages in place of what an earlier run left of them."""
+    into.mkdir(parents=True, exist_ok=True)
+    for old in into.glob(f"{distribution.replace('-', '_')}-*.dist-info"):
+        shutil.rmtree(old)
+    for top in sorted(folder.iterdir()):
+        shutil.rmtree(into / top.name, ignore_errors=True)
+        if top.is_dir():
+            shutil.copytree(top, into / top.name)
+        else:
+            shutil.copy2(top, into / top.name)
+
+
+def _engine(layout: Layout, folder: Path) -> None:
     """Put the engine together: the patched Python of the bundle, and the wheel's extension."""
-    shutil.rmtree(layout.engine, ignore_errors=True)
     draft = layout.engine.with_name(".engine")
-    shutil.rmtree(draft, ignore_errors=True)
+    for old in (layout.engine, draft):
+        shutil.rmtree(old, ignore_errors=True)
     for package in ("deepinfer", "deep_cluster"):
         shutil.copytree(layout.sources / "deepinfer" / package, draft / package)
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        extensions = [n for n in names if Path(n).name.startswith("_C") and n.endswith(".so")]
-        if not extensions:
-            raise WheelError(
-                found=f"no extension _C in {wheel.name}",
-                expected="deepinfer/_C*.so, which schedules requests",
-                remedy="make the bundle again without this wheel; it is then built here",
-            )
-        wanted = [n for n in names if n.partition("/")[0].endswith(".dist-info")]
-        archive.extractall(draft, [*extensions, *wanted])
+    extensions = sorted(folder.rglob("_C*.so"))
+    if not extensions:
+        raise WheelError(
+            found=f"no extension _C in {folder}",
+            expected="deepinfer/_C*.so, which schedules requests",
+            remedy="make the bundle again without this wheel; it is then built here",
+        )
+    for extension in extensions:
+        target = draft / extension.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(extension, target)
+    for info in folder.glob("*.dist-info"):
+        shutil.copytree(info, draft / info.name)
     draft.rename(layout.engine)
 
 
