@@ -64,14 +64,15 @@ def make(ui: Console, request: Request, *, only_plan: bool) -> dict[str, Any]:
     fetch_files(ui, inputs.files(), load_mirrors(), what="files of the bundle")
     trees = vendor.trees(ui, lock)
     thinning: dict[str, Any] = {}
+    ours = own.snapshot(request, trees["deepinfer"].path)
     with ui.step("gather", "files of the bundle") as step:
-        entries = in_order(_entries(request, inputs, trees, prebuilt, thinning))
+        entries = in_order([*_entries(request, inputs, trees, prebuilt, thinning), *ours.entries])
         step.note = f"{len(entries)} files, {sum(e.size for e in entries) / 1e6:.0f} MB"
     request.out.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{request.out.name}-", dir=request.out.parent))
     try:
         manifest = _write(ui, request, draft, entries)
-        manifest |= manifest_of(lock, request, inputs.files(), trees, prebuilt, thinning)
+        manifest |= manifest_of(lock, request, inputs.files(), trees, prebuilt, thinning, ours)
         manifest["tools"] = copy_tools(draft)
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
         draft.chmod(0o755)
@@ -131,7 +132,6 @@ def _entries(
             yield from nccl.nccl_entries(wheel)
     yield from vendor.source_entries(trees)
     yield from vendor.wheel_entries(prebuilt)
-    yield from own.own_entries(request)
 
 
 def _write(ui: Console, request: Request, folder: Path, entries: list[Entry]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 from dih20.bundle import nccl, own, vendor
 from dih20.bundle.locked import glibc_for, target_python
 from dih20.bundle.request import Request
-from dih20.engine_check.sources import source_hashes
 from dih20.fetch import cached
 from dih20.image.headers import header_facts
 from dih20.lock import Lock, LockedFile
@@ -29,12 +28,13 @@ def manifest_of(
     trees: dict[str, PatchedTree],
     prebuilt: list[dict[str, Any]],
     thinning: dict[str, Any],
+    ours: own.Snapshot,
 ) -> dict[str, Any]:
     """Give everything but parts and groups; no clock and no path of this machine is in it."""
     return {
         "format": FORMAT,
         "options": request.options(),
-        "commit": own.commit(),
+        "commit": ours.commit,
         "lock": lock.identity,
         "target": {
             "python_tag": target_python(lock),
@@ -50,7 +50,7 @@ def manifest_of(
             name: {"version": lock.source(name).version, "identity": tree.identity, "patches": list(tree.patches)}
             for name, tree in trees.items()
         },
-        "sources": source_hashes(trees["deepinfer"].path),
+        "sources": ours.sources,
         "builds": vendor.builds(),
         "vendor_wheels": [{k: v for k, v in row.items() if k != "path"} for row in prebuilt],
         "nccl": _nccl(lock, request, thinning),
