@@ -66,6 +66,7 @@ def test_the_public_list_is_complete() -> None:
         "__init__",
         "attention",
         "index_values",
+        "reblock",
     }
     operators = {path.stem for path in PACKAGE.glob("*.py") if path.stem in twins}
     assert twins == operators == set(h20_ops.__all__) - {"__version__"} == set(torch_ref.__all__)
@@ -73,6 +74,14 @@ def test_the_public_list_is_complete() -> None:
         ours, twin = getattr(h20_ops, name), getattr(torch_ref, name)
         assert inspect.signature(ours) == inspect.signature(twin), name
     assert set(h20_ops.__all__) <= set(dir(h20_ops))
+
+
+def test_both_re_encodings_have_their_twins_signatures() -> None:
+    from h20_ops import reblock
+    from h20_ops.torch_ref import reblock as twin
+
+    for name in ("reblock_fp4", "reblock_fp8"):
+        assert inspect.signature(getattr(reblock, name)) == inspect.signature(getattr(twin, name))
 
 
 def test_the_distribution_lists_every_package() -> None:
