@@ -47,6 +47,12 @@ for place in sys.path:  # as torch 2.11 does it
 if os.environ.get("FAKE_TORCH_MAPS_ITS_OWN"):
     ctypes.CDLL(str(Path(__file__).parent.parent / "nvidia/nccl/lib/libnccl.so.2"))
 """
+_INFOS = (
+    ("site", "tilelang-0.1.15"),
+    ("site", "apache_tvm_ffi-0.1.12"),
+    ("site", "tile_kernels-2.1.0"),
+    ("site-nccl", f"nvidia_nccl_cu13-{NCCL}"),
+)
 _SETUP = """
 import os
 
@@ -61,6 +67,11 @@ setup(name="%s", version="1.0", packages=["%s"])
 def nccl_library(path: Path, version: str) -> Path:
     major, minor, patch = map(int, version.split("."))
     return shared_object(path, _NCCL_SOURCE % (major * 10000 + minor * 100 + patch))
+
+
+def _metadata(info: str) -> bytes:
+    name, _, version = info.partition("-")
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
 
 
 def vendor_wheel(path: Path, name: str) -> Path:
@@ -136,6 +147,10 @@ class SmallBundle:
         entries = [
             of_bytes("site/tilelang/__init__.py", f"note = {self.note!r}\n".encode()),
             of_bytes("site/noise.bin", noise),
+            *(
+                of_bytes(f"{place}/{name}.dist-info/METADATA", _metadata(name))
+                for place, name in _INFOS
+            ),
             of_bytes("own/dih20/__init__.py", b""),
             of_bytes("own/dih20/engine_check/__init__.py", b""),
             of_bytes("own/dih20/engine_check/__main__.py", check.encode()),

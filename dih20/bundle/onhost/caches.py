@@ -7,6 +7,8 @@ import hashlib
 import json
 import lzma
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -19,28 +21,51 @@ from dih20.bundle.onhost.layout import Layout
 from dih20.errors import HashMismatch, HostError, UsageError
 
 KEY, ARCHIVE = "key.json", "caches.tar.xz"
+COMPILERS = ("tilelang", "apache-tvm-ffi", "tile-kernels", "nvidia-nccl-cu13")
+_ASK = """
+import json, sys
+from importlib import metadata
+print(json.dumps({name: metadata.version(name) for name in sys.argv[1:]}))
+"""
 
 
-def key_of(manifest: Mapping[str, Any], facts: HostFacts) -> dict[str, str]:
-    """Give everything that compiled kernels depend on beside their own source."""
-    versions = {file["name"]: file["version"] for file in manifest["files"]}
-    vendors = {name: tree["identity"] for name, tree in manifest["patched"].items()}
-    compilers = {
-        "tilelang": "tilelang",
-        "tvm-ffi": "apache-tvm-ffi",
-        "tile_kernels": "tile-kernels",
-    }
+def key_of(
+    manifest: Mapping[str, Any], facts: HostFacts, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Give everything that compiled kernels depend on beside their own source.
+
+    Versions are those that are found in the environment, whether the bundle or the host brought them.
+    """
+    vendors = {name: manifest["patched"][name]["identity"] for name in ("deep_gemm", "deep_ep")}
     return {
         "python": ".".join(facts.python.split(".")[:2]),
         "torch": facts.torch,
         "nvcc": facts.nvcc,
         "gcc": facts.gcc,
         "glibc": facts.glibc,
-        "deep_gemm": vendors["deep_gemm"],
-        "deep_ep": vendors["deep_ep"],
-        "nccl": manifest["nccl"]["version"] if manifest["nccl"] else "the host's",
-        **{ours: versions.get(theirs, "the host's") for ours, theirs in compilers.items()},
-    }  # fmt: skip
+        **vendors,
+        **_versions(environment),
+    }
+
+
+def _versions(environment: Mapping[str, str]) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, *COMPILERS],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise HostError(
+            found=f"no versions of {', '.join(COMPILERS)}: {last}",
+            expected="packages of the bundle, or the host's own on PYTHONPATH",
+            remedy="install the bundle again: sh run.sh --into FOLDER --no-check",
+        )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
 
 
 def export(layout: Layout, into: Path, key: Mapping[str, str]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from dih20.bundle.onhost import caches, facts, installing, reading, starting
+from dih20.bundle.onhost import caches, environment, facts, installing, reading, starting
 from dih20.bundle.onhost.layout import Layout
 from dih20.bundle.onhost.saying import say
 from dih20.errors import INTERRUPTED, ToolError, UsageError
@@ -59,7 +60,7 @@ def run(argv: Sequence[str] | None) -> int:
     return starting.engine_check(layout, installed, rest)
 
 
-def _cache(layout: Layout, manifest: dict[str, object], words: Sequence[str]) -> int:
+def _cache(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> int:
     if len(words) != 2 or words[0] not in ("export", "import"):
         raise UsageError(
             found=f"cache {' '.join(words)}",
@@ -73,7 +74,9 @@ def _cache(layout: Layout, manifest: dict[str, object], words: Sequence[str]) ->
             expected=f"this one, {str(manifest['identity'])[:12]}",
             remedy="use the run.sh that it was installed with",
         )
-    place, key = Path(words[1]).expanduser().resolve(), caches.key_of(manifest, facts.gather(layout.root))  # fmt: skip
+    place = Path(words[1]).expanduser().resolve()
+    found = facts.gather(layout.root)
+    key = caches.key_of(manifest, found, environment.whole(layout, found.cuda_home))
     if words[0] == "export":
         done = caches.export(layout, place, key)
         say(f"{done['files']} files, {done['size_bytes'] / 1e6:.1f} MB, in {place}")
