@@ -10,6 +10,7 @@ from typing import Any
 from dih20.errors import UsageError
 from dih20.paths import build_dir
 
+WHEEL_LIST = "wheels.json"  # what `run.sh wheels export` leaves beside its wheels
 GROUPS = ("site", "nccl", "headers", "build", "canary")
 SMALLEST_PART = 64 << 10
 _SIZE = re.compile(r"^(\d+)([KMG]?)$")
@@ -48,7 +49,8 @@ class Request:
         level: int = 3,
     ) -> Request:
         """Read the task's options; UsageError for what makes no sense."""
-        if bool(wheels) != bool(wheels_torch):
+        listed = bool(wheels) and (Path(wheels).expanduser() / WHEEL_LIST).is_file()
+        if bool(wheels) != bool(wheels_torch) and not listed:
             raise UsageError(
                 found="--wheels and --wheels-torch: only one of the two",
                 expected="both, since a wheel does not say which torch it was built with",

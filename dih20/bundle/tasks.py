@@ -14,7 +14,7 @@ from dih20.cli import Run, task
         "out": "folder for parts, manifest and run.sh; build/bundle without it",
         "without": "packages and groups that the host brings itself, such as numpy,nccl",
         "wheels": "folder with vendor wheels built elsewhere; the wheel store's are taken anyway",
-        "wheels-torch": "the torch that those were built with, such as 2.11.0+cu130",
+        "wheels-torch": "the torch that those were built with; not needed beside a wheels.json",
         "thin-nccl": "keep NCCL's device code of this architecture alone, such as sm_90",
         "level": "compression, 0 to 9",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from packaging.version import Version
 
 from dih20.bundle.entries import Entry, of_tree, of_wheel
 from dih20.bundle.locked import target_python
-from dih20.bundle.request import Request
+from dih20.bundle.request import WHEEL_LIST, Request
 from dih20.console import Console
 from dih20.errors import WheelError
 from dih20.lock import Lock
@@ -107,7 +108,8 @@ def _given(lock: Lock, request: Request) -> Iterator[dict[str, Any]]:
                 expected=f"{name} {wanted} for {target_python(lock)}, as the lock says",
                 remedy="build it from the locked source, or take it out of the folder",
             )
-        rows.append(_row(name, path, request.wheels_torch, "given"))
+        torch = request.wheels_torch or _torch_in_list(request.wheels, path.name)
+        rows.append(_row(name, path, torch, "given"))
     if not rows:
         raise WheelError(
             found=f"no vendor wheel in {shown(request.wheels)}",
@@ -115,6 +117,19 @@ def _given(lock: Lock, request: Request) -> Iterator[dict[str, Any]]:
             remedy="correct --wheels",
         )
     yield from rows
+
+
+def _torch_in_list(folder: Path, file: str) -> str:
+    """Give the torch that a wheel was built with, as the host that built it wrote it down."""
+    try:
+        rows = {row["file"]: row for row in json.loads((folder / WHEEL_LIST).read_text())}
+        return str(rows[file]["torch"])
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise WheelError(
+            found=f"{shown(folder / WHEEL_LIST)} does not say which torch {file} was built with",
+            expected="a folder that `run.sh wheels export` wrote",
+            remedy="export again, or give --wheels-torch",
+        ) from fault
 
 
 def _row(name: str, path: Path, torch: str, origin: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dih20.bundle.onhost import caches, environment, facts, installing, reading, starting
+from dih20.bundle.onhost import caches, environment, facts, installing, reading, starting, wheels
 from dih20.bundle.onhost.layout import Layout
 from dih20.bundle.onhost.saying import say
 from dih20.errors import INTERRUPTED, ToolError, UsageError
@@ -19,6 +19,7 @@ sh run.sh --into FOLDER --no-check                     install only
 sh run.sh verify                                       only look at parts and host; changes nothing
 sh run.sh --into FOLDER cache export DIR               compiled kernels of this host into DIR
 sh run.sh --into FOLDER cache import DIR               compiled kernels of an equal host out of DIR
+sh run.sh --into FOLDER wheels export DIR              vendor wheels that were built here into DIR
 
 PYTHON=/path/to/python3 names the Python that has torch. A second run takes up where the first one stopped.
 """
@@ -49,10 +50,16 @@ def run(argv: Sequence[str] | None) -> int:
     layout = Layout(Path(given.into).expanduser().resolve())
     if rest[:1] == ["cache"]:
         return _cache(layout, manifest, rest[1:])
+    if rest[:1] == ["wheels"]:
+        return _wheels(layout, manifest, rest[1:])
     if rest and not rest[0].startswith("-"):
         raise UsageError(
-            found=f"{rest[0]!r}", expected="verify, cache, or options", remedy=_TEXT.strip()
+            found=f"{rest[0]!r}", expected="verify, cache, wheels, or options", remedy=_TEXT.strip()
         )
+    if given.wheels:
+        # first: they are nearer to this host than what came along
+        given_rows = wheels.read(Path(given.wheels).expanduser().resolve(), manifest)
+        manifest = {**manifest, "vendor_wheels": [*given_rows, *manifest["vendor_wheels"]]}
     installed = installing.install(folder, manifest, layout, jobs=given.max_jobs)
     if given.no_check:
         say(f"installed; a shell takes it with: . {layout.root}/env.sh")
@@ -67,13 +74,7 @@ def _cache(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> in
             expected="cache export DIR, or cache import DIR",
             remedy="correct the command line",
         )
-    identity = layout.require()
-    if identity != manifest["identity"]:
-        raise UsageError(
-            found=f"{layout.root} holds bundle {identity[:12]}",
-            expected=f"this one, {str(manifest['identity'])[:12]}",
-            remedy="use the run.sh that it was installed with",
-        )
+    _require_own(layout, manifest)
     place = Path(words[1]).expanduser().resolve()
     found = facts.gather(layout.root)
     key = caches.key_of(manifest, found, environment.whole(layout, found.cuda_home))
@@ -86,6 +87,30 @@ def _cache(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> in
     return 0
 
 
+def _wheels(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> int:
+    if len(words) != 2 or words[0] != "export":
+        raise UsageError(
+            found=f"wheels {' '.join(words)}",
+            expected="wheels export DIR; they are taken with --wheels DIR",
+            remedy="correct the command line",
+        )
+    _require_own(layout, manifest)
+    place = Path(words[1]).expanduser().resolve()
+    rows = wheels.export(layout, manifest, facts.gather(layout.root), place)
+    say(f"{', '.join(row['file'] for row in rows)} in {place}")
+    return 0
+
+
+def _require_own(layout: Layout, manifest: dict[str, Any]) -> None:
+    identity = layout.require()
+    if identity != manifest["identity"]:
+        raise UsageError(
+            found=f"{layout.root} holds bundle {identity[:12]}",
+            expected=f"this one, {str(manifest['identity'])[:12]}",
+            remedy="use the run.sh that it was installed with",
+        )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="run.sh", usage=_TEXT, add_help=True, allow_abbrev=False,
@@ -93,5 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bundle", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--into", default="", help="folder for everything; nothing else is changed")
     parser.add_argument("--max-jobs", type=int, default=0, help="compilers at once; by cores and memory without it")  # fmt: skip
+    parser.add_argument(
+        "--wheels",
+        default="",
+        help="folder of `wheels export`: vendor wheels to take where they fit",
+    )
     parser.add_argument("--no-check", action="store_true", help="install only")
     return parser

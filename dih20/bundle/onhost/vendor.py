@@ -14,10 +14,10 @@ from typing import Any
 
 from dih20.bundle.onhost.facts import HostFacts, numbers
 from dih20.bundle.onhost.layout import Layout
+from dih20.bundle.onhost.wheels import key_when_built
 from dih20.errors import WheelError
 
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-_PATIENCE = 5.0
 
 
 def fitting(manifest: Mapping[str, Any], name: str, facts: HostFacts) -> dict[str, Any] | None:
@@ -45,19 +45,25 @@ def must_build(manifest: Mapping[str, Any], facts: HostFacts) -> list[str]:
 def key_of(manifest: Mapping[str, Any], name: str, facts: HostFacts) -> str:
     """Give what an installed package depends on, so that a second run knows whether it stands."""
     wheel = fitting(manifest, name, facts)
-    made = wheel["sha256"] if wheel else f"built with g++ {facts.gcc}, nvcc {facts.nvcc}"
-    return f"{manifest['identity']} {facts.python} {facts.torch} {made}"
+    if wheel is None:
+        return key_when_built(manifest, facts)
+    return f"{manifest['identity']} {facts.python} {facts.torch} {wheel['sha256']}"
 
 
 def install(layout: Layout, manifest: Mapping[str, Any], build: Mapping[str, Any], facts: HostFacts, jobs: int) -> str:  # fmt: skip
     """Put one package where Python finds it, and say where it came from."""
     name = build["name"]
     if wheel := fitting(manifest, name, facts):
-        folder = layout.root / wheel["folder"]
-        origin = f"wheel of the bundle, torch {wheel['torch']}"
+        given = wheel.get("wheel")
+        folder = (
+            _unzipped(Path(given), layout.root / "work" / "given" / name)
+            if given
+            else layout.root / wheel["folder"]
+        )
+        origin = f"wheel {'given' if given else 'of the bundle'}, torch {wheel['torch']}"
     else:
         built, seconds = _built(layout, build, facts, jobs)
-        folder = _unzipped(built)
+        folder = _unzipped(built, built.parent / "unzipped")
         origin = f"built here in {seconds:.0f} s"
     if name == "deepinfer":
         _engine(layout, folder)
@@ -66,8 +72,8 @@ def install(layout: Layout, manifest: Mapping[str, Any], build: Mapping[str, Any
     return origin
 
 
-def _unzipped(wheel: Path) -> Path:
-    folder = wheel.parent / "unzipped"
+def _unzipped(wheel: Path, folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
