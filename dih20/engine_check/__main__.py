@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--merge", action="store_true", help="write the evidence from the records, and stop"
     )
     parser.add_argument("--json", action="store_true", help="print the records as JSON")
-    for hidden in ("--worker", "--letters", "--name", "--share"):
+    for hidden in ("--worker", "--letters", "--name", "--faults"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--judge", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -91,14 +91,13 @@ def _work(options: Options, given: argparse.Namespace) -> int:
     mark(options.folder, given.name, "start")
     checkpoint = ensure_checkpoint(options)
     facts = here.facts(options.tree_folder)
-    place, _, count = given.share.partition("/")
     context = Context(
         options=options,
         work=options.folder,
         checkpoint=checkpoint,
         values=reference.load(options.reference),
         sources=facts["sources"],
-        share=(int(place or 0), int(count or 1)),
+        faults=tuple(given.faults.split(",")) if given.faults else (),
     )
 
     def make() -> Any:

@@ -15,7 +15,7 @@ from dih20.engine_check.reference import ReferenceValues
 class Context:
     """checkpoint: the canary with its vision shard. begin: tells the parent what part runs now.
 
-    share: (i, n), the i-th of n processes that have the faults of stage h among them.
+    faults: names of the faults of stage h that this process tries; () for those that end no engine.
     """
 
     options: Options
@@ -24,7 +24,7 @@ class Context:
     values: ReferenceValues
     sources: dict[str, str] = field(default_factory=dict)
     begin: Callable[[str], None] = field(default=lambda part: None)
-    share: tuple[int, int] = (0, 1)
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,10 @@ _NONE: Range = (0, 6)
 class Hypothesis:
     """first, right: how many first tokens and whole answers of 32 should be right.
 
+    facts: how many of the second questions after a long prompt, which decode must look up in its
+        compressed entries, should be answered right.
     site, phase: where the first tensor should differ from the healthy engine's.
+    may_stop: values that are not finite are predicted, on which the engine's kernels stop it.
     """
 
     id: str
@@ -31,6 +34,8 @@ class Hypothesis:
     first: Range = ANY
     right: Range = ANY
     context_is_zero: bool = False
+    facts: Range = ANY
+    may_stop: bool = False
 
     @property
     def predicted(self) -> str:
@@ -39,8 +44,12 @@ class Hypothesis:
             parts.append(f"{self.first[0]} to {self.first[1]} first tokens right")
         if self.right != ANY:
             parts.append(f"{self.right[0]} to {self.right[1]} answers right")
+        if self.facts != ANY:
+            parts.append(f"{self.facts[0]} to {self.facts[1]} facts looked up in decode right")
         if self.context_is_zero:
             parts.append("the context is exactly 0")
+        if self.may_stop:
+            parts.append("or values that are not finite, which stop the engine")
         return ", ".join(parts)
 
     def seen(self, shown: dict[str, Any]) -> dict[str, bool]:
@@ -54,6 +63,8 @@ class Hypothesis:
             found["first_token"] = self.first[0] <= shown["first_token_right"] <= self.first[1]
         if self.right != ANY:
             found["answers"] = self.right[0] <= shown["answers_right"] <= self.right[1]
+        if self.facts != ANY:
+            found["facts"] = self.facts[0] <= shown["facts_right_in_decode"] <= self.facts[1]
         if self.context_is_zero:
             found["context_is_zero"] = first.get("rms") == 0.0
         return found
@@ -67,13 +78,13 @@ HYPOTHESES = (
     ),
     Hypothesis(
         id="H2", name="pages-as-dense", fault="decode takes pages for dense",
-        switch=switches.pages_as_dense, site=r"layers\.1\.attn\.context", phase="decode",
-        first=(30, 32), right=(0, 28),
+        switch=switches.pages_as_dense, site=r"layers\.[12]\.attn\.context", phase="decode",
+        first=(30, 32), facts=(0, 2),
     ),
     Hypothesis(
         id="H3", name="records-as-wide", fault="288-byte records read as 528",
-        switch=switches.records_as_wide, site=r"layers\.1\.attn\.context", phase="decode",
-        first=(30, 32), right=(0, 16),
+        switch=switches.records_as_wide, site=r"layers\.[12]\.attn\.context", phase="decode",
+        first=(30, 32), right=(0, 16), may_stop=True,
     ),
     Hypothesis(
         id="H4", name="sink-missing", fault="sink missing",
@@ -86,12 +97,12 @@ HYPOTHESES = (
     Hypothesis(
         id="H5", name="engram-scales-as-fp32", fault="Engram scales packed, read as fp32",
         switch=switches.engram_scales_as_fp32, site=r"layers\.1\.engram\.streams",
-        first=_NONE, right=_NONE,
+        first=_NONE, right=_NONE, may_stop=True,
     ),
     Hypothesis(
         id="H5", name="linear-scales-as-fp32", fault="a linear's scales packed, read as fp32",
         switch=switches.linear_scales_as_fp32, site=r"layers\.0\.attn\.(q|window_kv)",
-        first=_NONE, right=_NONE,
+        first=_NONE, right=_NONE, may_stop=True,
     ),
     Hypothesis(
         id="H6", name="expert-rows-out-of-step", fault="expert rows aligned to 64, read as to 128",

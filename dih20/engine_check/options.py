@@ -22,7 +22,7 @@ class Options:
     upstream: str = ""
     again: bool = False
     together: int = 4
-    memory: float = 0.3
+    memory: float = 0.9
     only: str = ""
     take: int = 12
     workers: int = 3

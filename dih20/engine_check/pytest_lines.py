@@ -86,17 +86,49 @@ def _measure_nothing() -> None:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Keep some tests of each function, in turn over the files; shorten loops inside them."""
     take = max(int(os.environ.get("DIH20_TAKE", "1")), 1)
+    only = json.loads(os.environ.get("DIH20_ONLY", "{}"))
     seen: Counter[str] = Counter()
     kept, dropped = list[Any](), list[Any]()
     for item in items:
-        name = item.nodeid.split("[")[0]
+        name, file = item.nodeid.split("[")[0], item.path.name
+        wanted = not only.get(file) or name.rsplit("::", 1)[-1] in only[file]
         place, seen[name] = seen[name], seen[name] + 1
-        (kept if place % take == 0 or KNOWN.search(item.nodeid) else dropped).append(item)
+        keep = wanted and (place % take == 0 or KNOWN.search(item.nodeid))
+        (kept if keep else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-    items[:] = kept
-    _write({"collected": len(items), "left_out": len(dropped)})
+    items[:] = in_turn(kept)
+    for module in {id(item.module): item.module for item in items}.values():
+        shorten_loops(module, int(os.environ.get("DIH20_LOOPS", "0")))
+    counts = {key: Counter(each.path.name for each in group)
+              for key, group in (("collected", kept), ("left_out", dropped))}  # fmt: skip
+    _write(counts)
+
+
+def in_turn(items: list[Any]) -> list[Any]:
+    """Take one test of each file after the other."""
+    files: dict[str, list[Any]] = {}
+    for item in items:
+        files.setdefault(item.path.name, []).append(item)
+    longest = max((len(group) for group in files.values()), default=0)
+    return [g[place] for place in range(longest) for g in files.values() if place < len(g)]
+
+
+def shorten_loops(module: Any, count: int) -> None:
+    """Let each generator of cases that a module took, enumerate_..., give `count` of them."""
+    if not count:
+        return
+    for name, value in list(vars(module).items()):
+        if name.startswith("enumerate_") and callable(value):
+
+            def some(*args: Any, _all: Any = value, **kwargs: Any) -> Any:
+                found = list(_all(*args, **kwargs))
+                step = max(len(found) // count, 1)
+                return iter(found[::step][:count])
+
+            setattr(module, name, some)
 
 
 def pytest_runtest_logstart(nodeid: str, location: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a file that is either the old one or the new one; JSON has no NaN: words stand for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_finite(value), ensure_ascii=False, indent=1, allow_nan=False)
-    fresh = path.with_suffix(path.suffix + ".new")
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     fresh.write_text(text + "\n", encoding="utf-8")
     fresh.replace(path)
 

@@ -17,7 +17,7 @@ from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
 from dih20.engine_check.judge import JUDGED
 from dih20.engine_check.options import Options
 from dih20.engine_check.processes import Ended, WorkerProcess, wait_all
-from dih20.engine_check.stage_faults import STOPPED, left, part_path
+from dih20.engine_check.stage_faults import SEEN, STOPPED, left, part_path
 from dih20.engine_check.stage_graphs import EAGER, GRAPHS, OVERLAPPED
 from dih20.engine_check.stage_parity import READY
 from dih20.engine_check.stages import START_S, Stage, chosen, stage
@@ -38,6 +38,7 @@ class Check:
         self.here = this_machine.facts(options.tree_folder)
         self.sources: dict[str, str] = self.here["sources"]
         self._judge: WorkerProcess | None = None
+        self._apart = False  # a fault has ended the engine that others shared
 
     def run(self) -> list[dict[str, Any]]:
         """Run what has not passed yet with these sources; give the records of all that were chosen."""
@@ -88,11 +89,7 @@ class Check:
         for _ in range(_MOST_STARTS):
             if not waiting:
                 break
-            begun = self._begin_judge
-            if waiting == ["h"] and self.options.together > 1:
-                ended = self._run_shares()
-            else:
-                ended = wait_all([self._worker("eager", waiting)], begun)
+            ended = wait_all(self._engines(waiting), self._begin_judge)
             failed_to_start = all(how.stage == START for how in ended)
             for how in ended:
                 self._account(how)
@@ -115,12 +112,19 @@ class Check:
             return not ended and bool(left(self.work, self.options.only, self.sources))
         return found is None
 
-    def _run_shares(self) -> list[Ended]:
-        count = min(self.options.together, len(left(self.work, self.options.only, self.sources)))
-        shares = [("--share", f"{place}/{count}") for place in range(count)]
-        return wait_all(
-            [self._worker("eager", ["h"], share) for share in shares], self._begin_judge
-        )
+    def _engines(self, waiting: Sequence[str]) -> list[WorkerProcess]:
+        """Give one engine for all stages, and beside it one for each fault that may end its engine.
+
+        Once a fault has ended the engine that it shared with others, each has its own.
+        """
+        faults = left(self.work, self.options.only, self.sources) if "h" in waiting else []
+        alone = [each.name for each in faults if each.may_stop or self._apart]
+        engines = []
+        if list(waiting) != ["h"] or len(alone) < len(faults):
+            engines.append(self._worker("eager", waiting))
+        room = max(self.options.together, 1) - len(engines)
+        alone = alone[: max(room, 0 if engines else 1)]
+        return engines + [self._worker("eager", ["h"], ("--faults", name)) for name in alone]
 
     def _run_graphs(self) -> None:
         for worker in ("graphs", "overlapped"):
@@ -134,7 +138,7 @@ class Check:
     def _worker(
         self, worker: str, letters: Sequence[str], more: Sequence[str] = ()
     ) -> WorkerProcess:
-        name = "-".join([worker, *(part.replace("/", "-of-") for part in more[1:])])
+        name = "-".join([worker, *more[1:]])
         self.say(f"starting an engine ({worker}) for {', '.join(letters)}")
         arguments = ["--worker", worker, "--letters", "".join(letters), "--name", name, *more]
         return WorkerProcess(
@@ -158,6 +162,7 @@ class Check:
         if letter == START:
             self._write_start_fault(how)
         elif fault is not None:
+            self._apart = self._apart or not fault.may_stop
             self._stopped(fault, how)
         elif results.read_json(results.record_path(self.work, letter)) is None or how.late:
             verdict = results.LATE if how.late else results.DIED
@@ -176,7 +181,8 @@ class Check:
             "fault": fault.fault,
             "predicted": fault.predicted,
             "sources": self.sources,
-            "verdict": STOPPED,
+            "verdict": SEEN if fault.may_stop and not how.late else STOPPED,
+            "stopped": True,
             "why": _why(how)[-1000:],
         }
         results.write_json(path, result)
@@ -197,7 +203,7 @@ class Check:
                 ["--judge", *self.options.as_arguments()],
                 name="judge",
                 work=self.work,
-                environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                environment={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4"},
                 limit_of=lambda _: _JUDGE_S * self.options.limits,
             )
 

@@ -13,10 +13,12 @@ from dih20.engine_check.driver import Driver
 from dih20.engine_check.dumping import dump_case, engine_facts, first_difference
 from dih20.engine_check.fault_switches import NoEffect, Places, places_of
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
+from dih20.engine_check.judging import forced
 from dih20.engine_check.results import read_json, write_json
 
 SEEN, NOT_SEEN, REFUSED, STOPPED, NO_EFFECT = "seen", "not seen", "refused", "stopped", "no effect"
 HEALTHY = "healthy"
+_LAST = ("H2", "H6")  # these read memory that is not theirs
 
 
 class NotHealthyAgain(Exception):
@@ -29,6 +31,11 @@ def part_path(work: Path, name: str) -> Path:
 
 def wanted(only: str) -> list[Hypothesis]:
     return [each for each in HYPOTHESES if only in each.name or only in (each.id, each.fault)]
+
+
+def belongs(hypothesis: Hypothesis, faults: Sequence[str]) -> bool:
+    """Whether a process that has these faults tries it; one without any tries what should end no engine."""
+    return hypothesis.name in faults if faults else not hypothesis.may_stop
 
 
 def left(work: Path, only: str, sources: dict[str, str]) -> list[Hypothesis]:
@@ -50,18 +57,18 @@ def switch_each_on(
     options = context.options
     if hypotheses is None:
         hypotheses = left(context.work, options.only, context.sources)
-    place, count = context.share
+        hypotheses = [each for each in hypotheses if belongs(each, context.faults)]
     trial = Trial(driver, context, find(driver.model))
     context.begin(HEALTHY)
     trial.healthy()
-    for hypothesis in hypotheses[place::count]:
+    for hypothesis in sorted(hypotheses, key=lambda each: each.id in _LAST):
         context.begin(hypothesis.name)
         trial.run(hypothesis)
     return Outcome(numbers={}, pending=True)
 
 
 class Trial:
-    """One engine that faults are put into. folder names carry the share, so that processes do not meet."""
+    """One engine that faults are put into."""
 
     def __init__(self, driver: Driver, context: Context, places: Places) -> None:
         from dih20.parity.checkpoints import weights_hash
@@ -114,7 +121,8 @@ class Trial:
             raise NotHealthyAgain(f"{again} after {hypothesis.name}, before it {self._before}")
 
     def _folder(self, name: str) -> Path:
-        return self.context.work / f"faults-{self.context.share[0]}" / name
+        own = "-".join(self.context.faults) or "shared"
+        return self.context.work / "faults" / own / name
 
     def _shown(self, name: str) -> tuple[dict[str, Any], Path]:
         """Ask the questions, then dump one case; logits that are not finite count as very small."""
@@ -124,9 +132,21 @@ class Trial:
         self.driver.clear_caches()
         with self._going_on():
             answers = ask_all(self.driver, self.context.values, self.context.checkpoint)
+            facts = self._facts_looked_up()
             steps = {"steps_not_finite": self._not_finite, "steps": self._rows}
             dump_case(self.driver, folder, self._facts, prompt, golden, statistics_only=True)
-        return {**answers, **steps}, folder
+        return {**answers, **facts, **steps}, folder
+
+    def _facts_looked_up(self) -> dict[str, int]:
+        """Ask for facts of long prompts: the first answer comes of prefill, the second of decode."""
+        cases = [case for case in self.context.values.long if len(case.prompt) < 600]
+        replies = self.driver.generate([forced(case) for case in cases])
+        pairs = list(zip(cases, replies, strict=True))
+        return {
+            "facts_asked": len(cases),
+            "facts_right_in_prefill": sum(r.best[:1] == list(c.golden[:1]) for c, r in pairs),
+            "facts_right_in_decode": sum(r.best[-1:] == list(c.golden[-1:]) for c, r in pairs),
+        }
 
     @contextmanager
     def _going_on(self) -> Any:

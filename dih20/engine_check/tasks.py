@@ -39,7 +39,7 @@ def engine_check(
     tree: str = "",
     upstream: str = "",
     together: int = 4,
-    memory: float = 0.3,
+    memory: float = 0.9,
     only: str = "",
     take: int = 12,
     workers: int = 3,

@@ -17,6 +17,7 @@ from dih20.engine_check import results
 PLAN: dict[str, str] = json.loads(os.environ["FAKE_PLAN"])
 HERE: dict[str, Any] = json.loads(os.environ["FAKE_HERE"])
 FAULTS: list[str] = json.loads(os.environ["FAKE_FAULTS"])
+ALONE: list[str] = json.loads(os.environ["FAKE_ALONE"])  # faults that get an engine of their own
 
 
 def given(name: str, default: str = "") -> str:
@@ -52,13 +53,14 @@ def record(letter: str) -> None:
 
 
 def faults() -> None:
-    place, _, count = given("--share", "0/1").partition("/")
-    open_ones = [name for name in FAULTS if not (WORK / f"fault-{name}.json").exists()]
+    mine = [each for each in given("--faults").split(",") if each]
+    mine = mine or [name for name in FAULTS if name not in ALONE]
+    mine = [name for name in mine if not (WORK / f"fault-{name}.json").exists()]
     healthy = {"answers_right": 3, "answers_asked": 3, "sources": HERE["sources"]}
     mark("h", "healthy")
     act("healthy")
     results.write_json(WORK / "fault-healthy.json", healthy)
-    for name in open_ones[int(place) :: int(count)]:
+    for name in mine:
         mark("h", name)
         act(name)
         result = {"name": name, "verdict": "seen", "sources": HERE["sources"]}

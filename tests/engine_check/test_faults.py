@@ -16,7 +16,7 @@ from dih20.engine_check import results
 from dih20.engine_check.composing import compose
 from dih20.engine_check.context import Context
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
-from dih20.engine_check.stage_faults import NotHealthyAgain, part_path, switch_each_on
+from dih20.engine_check.stage_faults import NotHealthyAgain, belongs, part_path, switch_each_on
 from tests.engine_check.conftest import HERE
 
 pytestmark = pytest.mark.torch
@@ -193,6 +193,13 @@ def test_predictions_are_judged_one_by_one() -> None:
     assert first.seen({**shown, "first_difference": None})["site"] is False
 
 
+def test_a_fault_that_may_end_its_engine_belongs_to_a_process_of_its_own() -> None:
+    alone = next(each for each in HYPOTHESES if each.may_stop)
+    safe = next(each for each in HYPOTHESES if not each.may_stop)
+    assert belongs(safe, ()) and not belongs(alone, ())
+    assert belongs(alone, (alone.name,)) and not belongs(safe, (alone.name,))
+
+
 def halves(layer: int) -> Callable[[Any], Any]:
     @contextmanager
     def switch(model: Any) -> Iterator[None]:
@@ -207,7 +214,7 @@ def halves(layer: int) -> Callable[[Any], Any]:
 
 def own(name: str, switch: Callable[[Any], Any], **predicted: Any) -> Hypothesis:
     model = next(each for each in HYPOTHESES if each.name == name)
-    return dataclasses.replace(model, switch=switch, **predicted)
+    return dataclasses.replace(model, switch=switch, **{"may_stop": False, **predicted})
 
 
 def test_faults_are_tried_in_turn_and_their_symptoms_written(driver: Any, context: Context) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from dih20.engine_check.upstream_tests import (
 from tests.engine_check.conftest import HERE
 
 pytestmark = pytest.mark.torch
-FILE = TestFile(name="norm.py", path=Path("norm.py"))
+FILE = TestFile(name="fused_transform.py", path=Path("fused_transform.py"))
 
 SAMPLE = """
 import pytest, time, torch
@@ -52,12 +51,12 @@ def sample(folder: Path, slow: float = 0.0) -> TestFile:
     return TestFile(name="sample.py", path=path)
 
 
-def run(file: TestFile, work: Path, take: int = 4, limit: float = 120.0) -> dict[str, Any]:
-    return run_files([file], take, 1, limit, work, whole_s=600)[file.name]
+def run(work: Path, *files: TestFile, take: int = 4, limit: float = 120.0) -> dict[str, Any]:
+    return run_files(files, take, 1, limit, work)
 
 
 def test_a_file_gives_counts_its_subset_and_how_far_tensors_are_apart(tmp_path: Path) -> None:
-    row = run(sample(tmp_path), tmp_path)
+    row = run(tmp_path, sample(tmp_path))["sample.py"]
     assert (row["passed"], row["failed"], row["skipped"]) == (2 + 1, 1, 1)
     assert (row["collected"], row["left_out"]) == (5, 6)
     gap = row["failures"][0]["difference"]
@@ -65,27 +64,53 @@ def test_a_file_gives_counts_its_subset_and_how_far_tensors_are_apart(tmp_path: 
     assert "sample.py: 1 failed, the first" in judged({"sample.py": row})[0]
 
 
-def test_a_file_over_its_limit_keeps_what_had_run(tmp_path: Path) -> None:
-    row = run(sample(tmp_path, slow=600), tmp_path, take=8, limit=20)
-    assert row["cut"] and row["passed"] >= 1
-    row["failed"] = 0
-    assert judged({"sample.py": row}) == [
-        f"sample.py: cut at its limit after {row['passed']} passed"
+def test_files_that_the_limit_cuts_keep_what_each_of_them_had_run(tmp_path: Path) -> None:
+    slow = sample(tmp_path, slow=600)
+    other = tmp_path / "other.py"
+    other.write_text("def test_one():\n    pass\n")
+    never = tmp_path / "never.py"
+    never.write_text("import time\ndef test_long():\n    time.sleep(600)\n")
+    files = [
+        TestFile(name="other.py", path=other),
+        slow,
+        TestFile(name="never.py", path=never),
     ]
+    rows = run(tmp_path, *files, take=8, limit=20)
+    assert rows["other.py"]["passed"] == 1 and rows["sample.py"]["passed"] >= 1
+    assert all(row["cut"] for row in rows.values())
+    assert judged(rows) == ["never.py: no test passed, cut at the limit"]
 
 
 def test_a_file_that_cannot_be_collected_is_no_pass(tmp_path: Path) -> None:
     path = tmp_path / "sample.py"
     path.write_text("import a_module_that_is_not_there\n")
-    row = run(TestFile(name="sample.py", path=path), tmp_path)
-    assert judged({"sample.py": row}) == ["sample.py: pytest ended with 2, 0 passed"]
+    rows = run(tmp_path, TestFile(name="sample.py", path=path))
+    assert judged(rows) == ["sample.py: no test passed, pytest ended with 2"]
 
 
-def known_line(relative: float, test: str) -> str:
-    return json.dumps({
-        "test": test, "outcome": "failed", "seconds": 1.0, "why": "assert False",
+def test_only_named_tests_run_and_loops_inside_them_are_shortened(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "cases_of_ours.py").write_text("def enumerate_cases():\n    yield from range(40)\n")
+    path = folder / "test_x.py"
+    path.write_text(
+        "from cases_of_ours import enumerate_cases\n"
+        "def test_gemm():\n    assert list(enumerate_cases()) == [0, 10, 20, 30]\n"
+        "def test_other():\n    assert False\n"
+    )
+    rows = run(tmp_path, TestFile(name="test_x.py", path=path, only=("test_gemm",), loops=4))
+    assert rows["test_x.py"]["passed"] == 1 and rows["test_x.py"]["left_out"] == 1
+    assert judged(rows) == []
+
+
+def known_line(relative: float, test: str) -> dict[str, Any]:
+    return {
+        "test": test,
+        "outcome": "failed",
+        "seconds": 1.0,
+        "why": "assert False",
         "difference": {"largest_relative": relative, "differ": 3},
-    })  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -94,16 +119,13 @@ def known_line(relative: float, test: str) -> str:
         (2.0**-8, "a/fused_transform.py::test_x[return-norm-512-8193]", 1),
         (2.0**-5, "a/fused_transform.py::test_x[return-norm-512-8193]", 0),
         (2.0**-8, "a/fused_transform.py::test_x[return-norm-512-128]", 0),
-        (2.0**-8, "a/norm.py::test_x[return-norm-512-8193]", 0),
     ],
 )
 def test_only_the_known_cases_may_differ_by_one_step(
-    tmp_path: Path, relative: float, test: str, known: int
+    relative: float, test: str, known: int
 ) -> None:
-    path = tmp_path / "lines"
-    passed = json.dumps({"test": "a", "outcome": "passed", "seconds": 0.1})
-    path.write_text(passed + "\n" + known_line(relative, test) + "\n")
-    row = counted(path, FILE, 1, False, 3.0)
+    passed = {"test": "a/fused_transform.py::a", "outcome": "passed", "seconds": 0.1}
+    row = counted([passed, known_line(relative, test)], FILE, 1, False)
     assert (row["known"], row["failed"]) == (known, 1 - known)
     assert bool(judged({"x": row})) == (known == 0)
 
