@@ -124,6 +124,16 @@ def test_a_damaged_part_is_named_and_nothing_is_written(
     assert not (tmp_path / "di").exists()
 
 
+def test_a_script_of_another_bundle_is_named(
+    host: Host, own_bundle: SmallBundle, tmp_path: Path
+) -> None:
+    with (own_bundle.folder / "host/dih20/bundle/onhost/saying.py").open("a") as file:
+        file.write("# another\n")
+    answer = host.run(own_bundle, "--into", str(tmp_path / "di"))
+    assert answer.code == 8 and "onhost/saying.py is of another bundle" in answer.err
+    assert not (tmp_path / "di").exists()
+
+
 def test_another_bundle_is_never_installed_over_one(
     host: Host, whole_bundle: SmallBundle, tmp_path: Path
 ) -> None:

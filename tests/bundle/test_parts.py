@@ -23,7 +23,7 @@ def packed(folder: Path, entries: list[Entry], *, size: int, workers: int = 0) -
     compressor = BlockCompressor(splitter.write, 1, workers)
     groups = write_archive(entries, compressor, lambda _: None)
     compressor.close()
-    return {"whole": splitter.close(), "parts": splitter.parts, "groups": groups}
+    return {"whole": splitter.close(), "parts": splitter.parts, "groups": groups, "tools": {}}
 
 
 @pytest.fixture

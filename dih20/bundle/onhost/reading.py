@@ -46,8 +46,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def check_parts(folder: Path, manifest: dict[str, Any]) -> None:
-    """Raise HashMismatch that names every part that is missing, cut short or damaged."""
-    faults = []
+    """Raise HashMismatch that names every part and script that is missing, cut short or damaged."""
+    faults = [
+        f"{name} is of another bundle, or was changed"
+        for name, sha256 in manifest["tools"].items()
+        if not (folder / name).is_file()
+        or hashlib.sha256((folder / name).read_bytes()).hexdigest() != sha256
+    ]
     whole = hashlib.sha256()
     for part in manifest["parts"]:
         path = folder / part["name"]
