@@ -9,8 +9,8 @@
 
 namespace logits {
 
-constexpr int MATH_REGISTERS = MATH_WARPGROUPS == 2 ? 232 : MATH_WARPGROUPS == 3 ? 160 : 112;
-constexpr int FEED_REGISTERS = MATH_WARPGROUPS == 2 ? 40 : MATH_WARPGROUPS == 3 ? 32 : 24;
+constexpr int MATH_REGISTERS = 160;
+constexpr int FEED_REGISTERS = 32;
 
 template <int HALVES, typename Out, bool UNION>
 __device__ __forceinline__ void dense(const Params& p, const TensorMap* key_matrix, uint8_t* raw) {
@@ -90,13 +90,13 @@ extern "C" __global__ void __launch_bounds__(logits::EXPAND_THREADS)
 }
 
 #define DENSE(NAME, HALVES, OUT)                                                            \
-  extern "C" __global__ void __launch_bounds__((MATH_WARPGROUPS + 1) * logits::WARPGROUP, 1) \
+  extern "C" __global__ void __launch_bounds__((logits::MATH_WARPGROUPS + 1) * logits::WARPGROUP, 1) \
       NAME(const __grid_constant__ logits::Params p) {                                      \
     extern __shared__ __align__(1024) uint8_t raw[];                                        \
     logits::dense<HALVES, OUT, false>(p, nullptr, raw);                                     \
   }
 #define UNITED(NAME, HALVES, OUT)                                                           \
-  extern "C" __global__ void __launch_bounds__((MATH_WARPGROUPS + 1) * logits::WARPGROUP, 1) \
+  extern "C" __global__ void __launch_bounds__((logits::MATH_WARPGROUPS + 1) * logits::WARPGROUP, 1) \
       NAME(const __grid_constant__ logits::Params p,                                        \
            const __grid_constant__ logits::TensorMap key_matrix) {                          \
     extern __shared__ __align__(1024) uint8_t raw[];                                        \
@@ -115,11 +115,9 @@ UNITED(mqa_logits_prefill_united_32_bf16, 1, logits::bf16)
 UNITED(mqa_logits_prefill_united_32_fp32, 1, float)
 CANDIDATES(mqa_logits_prefill_gathered_32_bf16, 1, logits::bf16)
 CANDIDATES(mqa_logits_prefill_gathered_32_fp32, 1, float)
-#if !SPLIT
 DENSE(mqa_logits_prefill_dense_64_bf16, 2, logits::bf16)
 DENSE(mqa_logits_prefill_dense_64_fp32, 2, float)
 UNITED(mqa_logits_prefill_united_64_bf16, 2, logits::bf16)
 UNITED(mqa_logits_prefill_united_64_fp32, 2, float)
 CANDIDATES(mqa_logits_prefill_gathered_64_bf16, 2, logits::bf16)
 CANDIDATES(mqa_logits_prefill_gathered_64_fp32, 2, float)
-#endif

@@ -1,13 +1,21 @@
-"""Compiled forms of the prefill indexer logits: work space, argument structure and launches."""
+"""Compiled forms of the prefill indexer logits, and their launches."""
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from h20_ops.cuda.mqa_logits_prefill_call import (
+    DENSE_META_BYTES,
+    EXPAND_THREADS,
+    Q_TILE_BYTES,
+    Q_TILES,
+    STEP_KEYS,
+    STEP_PIECES,
+    TILE_KEYS,
+    Kind,
+    prepare,
+)
 from h20_ops.cuda.mqa_logits_prefill_map import row_map
 from h20_ops.jit import CudaSource, Kernel, load_kernel
 
@@ -16,142 +24,27 @@ if TYPE_CHECKING:
 
 NAME = "mqa_logits_prefill"
 PATH = Path(__file__).parent / "mqa_logits_prefill.cu"
-WARPGROUP = 128
-TILE_KEYS = 64
-KEY_TILE_BYTES = TILE_KEYS * 128
-Q_TILE_BYTES = 128 * 128
-Q_TILES = 2  # a block of rows: 8 tokens of 32 heads, or 4 of 64
-TOKENS = 4
-DENSE_META_BYTES = 4 * 32 * 4 + 4 * 32
-CANDIDATE_META_BYTES = 64 * 4 + 32
-CANDIDATE_SHARED_BYTES = 88 * 1024
-CANDIDATE_THREADS = 3 * WARPGROUP
-CANDIDATE_CTAS_PER_PROCESSOR = 2
-EXPAND_THREADS = 256
-PIECE_KEYS = 8  # of a union
-UNITS_PER_PROCESSOR = 8  # of work, at least, when rows share their keys
-UNITED_FROM_ROWS = 65
 MAX_HEADS = 64
 ROW_BYTES = 1024  # logits rows start at multiples of this
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """How the dense kernel divides a processor.
-
-    math_warpgroups: each takes 64 keys a step. stages: steps of keys in flight. overlap: 0, one set
-    of accumulators; 1, two sets, drained each step; 2, each second step. weights_in_shared: read the
-    head weights where they are used instead of keeping them in registers. saturate: which heads
-    of a class of eight take their relu by a saturating multiplication, those with any of these bits.
-    """
-
-    math_warpgroups: int = 3
-    stages: int = 5
-    overlap: int = 0
-    weights_in_shared: int = 0
-    saturate: int = 1
-    split: int = 0
-
-    @property
-    def step_keys(self) -> int:
-        return TILE_KEYS * self.math_warpgroups // (2 if self.split else 1)
-
-    @property
-    def threads(self) -> int:
-        return (self.math_warpgroups + 1) * WARPGROUP
-
-    @property
-    def shared_bytes(self) -> int:
-        """DenseShared of the source, rounded up."""
-        stage = self.step_keys * (128 + 4) + self.step_keys // PIECE_KEYS * (4 + 16) + 2 * 8
-        fixed = 2 * Q_TILES * (Q_TILE_BYTES + DENSE_META_BYTES) + 2 * 8 + 4 * 8
-        return -(-(fixed + self.stages * stage) // 1024) * 1024
-
-    @property
-    def source(self) -> CudaSource:
-        return CudaSource(
-            NAME,
-            PATH,
-            {
-                "MATH_WARPGROUPS": self.math_warpgroups,
-                "STAGES": self.stages,
-                "OVERLAP": self.overlap,
-                "WEIGHTS_IN_SHARED": self.weights_in_shared,
-                "SATURATE": self.saturate,
-                "SPLIT": self.split,
-                "DENSE_SHARED_BYTES": self.shared_bytes,
-                "CANDIDATE_SHARED_BYTES": CANDIDATE_SHARED_BYTES,
-            },
-        )
-
-
-FORMS = {32: Form(), 64: Form()}  # by padded heads
+STAGES = 5
+_STAGE_BYTES = STEP_KEYS * (128 + 4) + STEP_PIECES * 16 + 2 * 8
+_FIXED_BYTES = 2 * Q_TILES * (Q_TILE_BYTES + DENSE_META_BYTES) + 2 * 8 + 4 * 8
+DENSE_SHARED_BYTES = -(-(_FIXED_BYTES + STAGES * _STAGE_BYTES) // 1024) * 1024
+CANDIDATE_SHARED_BYTES = 88 * 1024
+SOURCE = CudaSource(
+    NAME,
+    PATH,
+    {
+        "DENSE_SHARED_BYTES": DENSE_SHARED_BYTES,
+        "CANDIDATE_SHARED_BYTES": CANDIDATE_SHARED_BYTES,
+    },
+)
 EXPAND = f"{NAME}_expand"
 
 
 def entry(kind: str, heads: int, dtype: str) -> str:
     """Name of a kernel: kind of Kind in lower case, 32 or 64 heads, "bf16" or "fp32"."""
     return f"{NAME}_{kind}_{heads}_{dtype}"
-
-
-class Params(ctypes.Structure):
-    """Params of the source, field for field."""
-
-    _fields_ = [
-        *[
-            (name, ctypes.c_void_p)
-            for name in (
-                *("q", "q_sf", "k", "k_sf", "weights", "ks", "ke", "blocks", "out"),
-                *("q_tiles", "q_meta", "k_tiles", "k_scale", "ranges", "ends", "starts", "total"),
-                *("union_keys", "union_slots", "union_counts"),
-            )
-        ],
-        *[
-            (name, ctypes.c_int64)
-            for name in (
-                *("q_row_stride", "q_head_stride", "q_sf_row_stride", "q_sf_head_stride"),
-                *("k_row_stride", "k_sf_stride", "weights_row_stride", "blocks_row_stride"),
-                "out_row_stride",
-            )
-        ],
-        *[
-            (name, ctypes.c_int32)
-            for name in (
-                *("rows", "heads", "keys", "columns", "padded_columns", "num_blocks"),
-                *("block_shift", "row_blocks", "key_tiles", "main_grid", "kind"),
-                *("union_capacity", "union_segments", "out_is_fp32"),
-            )
-        ],
-    ]
-
-
-class Kind(IntEnum):
-    """How keys reach the products; Kind of the source.
-
-    DENSE: every key of the rows' ranges. GATHERED: by candidates, each row its own. UNITED: by
-    candidates, a block of rows the union of what its rows list, in which neighbours differ little.
-    """
-
-    DENSE = 0
-    GATHERED = 1
-    UNITED = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """Both launches of a call: their arguments, and the tensors those point into."""
-
-    params: Params
-    kind: Kind
-    form: Form
-    expand_grid: int
-    main_grid: int
-    main_threads: int
-    kept: tuple[torch.Tensor, ...]
-
-    @property
-    def fp32(self) -> bool:
-        return bool(self.params.out_is_fp32)
 
 
 def launch(
@@ -167,7 +60,6 @@ def launch(
     max_kv_len: int,
     candidate_blocks: torch.Tensor | None,
     candidate_block_size: int,
-    form: Form | None = None,
     kind: Kind | None = None,
 ) -> None:
     """Write logits into out (rows, columns), whose rows own the space up to its row stride."""
@@ -186,13 +78,12 @@ def launch(
             max_kv_len=max_kv_len,
             candidate_blocks=candidate_blocks,
             candidate_block_size=candidate_block_size,
-            form=form,
             kind=kind,
             processors=torch.cuda.get_device_properties(q.device).multi_processor_count,
         )
         params = call.params
-        expand = load_kernel(call.form.source, EXPAND)
-        main = load_main(call.form, call.kind, params.heads, call.fp32)
+        expand = load_kernel(SOURCE, EXPAND)
+        main = load_main(call.kind, params.heads, call.fp32)
         expand.launch(grid=(call.expand_grid,), block=(EXPAND_THREADS,), args=[params])
         arguments: list[Any] = [params]
         if call.kind == Kind.UNITED:
@@ -202,136 +93,9 @@ def launch(
         )
 
 
-def prepare(
-    q: torch.Tensor,
-    q_sf: torch.Tensor,
-    k: torch.Tensor,
-    k_sf: torch.Tensor,
-    weights: torch.Tensor,
-    ks: torch.Tensor,
-    ke: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    max_kv_len: int,
-    candidate_blocks: torch.Tensor | None,
-    candidate_block_size: int,
-    form: Form | None = None,
-    kind: Kind | None = None,
-    processors: int,
-) -> Call:
-    """Divide work and work space; runs nothing, and reads no tensor."""
-    import torch
-
-    rows, heads = q.shape[:2]
-    halves = 2 if heads > 32 else 1
-    form = form or FORMS[32 * halves]
-    if kind is None:
-        kind = Kind.UNITED if rows >= UNITED_FROM_ROWS else Kind.GATHERED
-        kind = Kind.DENSE if candidate_blocks is None else kind
-    gathered = kind == Kind.GATHERED
-    grid = processors * (CANDIDATE_CTAS_PER_PROCESSOR if gathered else 1)
-    key_tiles = -(-k.shape[0] // form.step_keys) * (form.step_keys // TILE_KEYS)
-    row_blocks = 0 if gathered else -(-rows * halves // (Q_TILES * TOKENS))
-    blocks = None if candidate_blocks is None else _last_contiguous(candidate_blocks)
-    num_blocks = 0 if blocks is None else blocks.shape[1]
-    capacity = num_blocks * (candidate_block_size // PIECE_KEYS) * Q_TILES * TOKENS // halves
-    step_pieces = form.step_keys // PIECE_KEYS
-    capacity = -(-capacity // step_pieces) * step_pieces if kind == Kind.UNITED else 0
-    tiles = row_blocks * Q_TILES
-    sizes = {
-        "q_tiles": rows * halves * 32 * 128 if gathered else tiles * Q_TILE_BYTES,
-        "q_meta": rows * CANDIDATE_META_BYTES if gathered else tiles * DENSE_META_BYTES,
-        "k_tiles": key_tiles * KEY_TILE_BYTES,
-        "k_scale": key_tiles * TILE_KEYS * 4,
-        "ranges": row_blocks * 8,
-        "ends": row_blocks * 4,
-        "starts": grid * 8,
-        "total": 4,
-        "union_keys": row_blocks * capacity * 4,
-        "union_slots": row_blocks * capacity * 16,
-        "union_counts": row_blocks * 4,
-    }
-    space = torch.empty(sum(map(_aligned, sizes.values())), dtype=torch.uint8, device=q.device)
-    addresses, at = {}, space.data_ptr()
-    for name, size in sizes.items():
-        addresses[name] = at
-        at += _aligned(size)
-    q, k = _rows_of_sixteen(q), _rows_of_sixteen(k)
-    ks, ke = ks.contiguous(), ke.contiguous()
-    params = Params(
-        q=q.data_ptr(),
-        q_sf=q_sf.data_ptr(),
-        k=k.data_ptr(),
-        k_sf=k_sf.data_ptr(),
-        weights=weights.data_ptr(),
-        ks=ks.data_ptr(),
-        ke=ke.data_ptr(),
-        blocks=None if blocks is None else blocks.data_ptr(),
-        out=out.data_ptr(),
-        **addresses,
-        q_row_stride=q.stride(0),
-        q_head_stride=q.stride(1),
-        q_sf_row_stride=q_sf.stride(0),
-        q_sf_head_stride=q_sf.stride(1),
-        k_row_stride=k.stride(0),
-        k_sf_stride=k_sf.stride(0),
-        weights_row_stride=weights.stride(0),
-        blocks_row_stride=0 if blocks is None else blocks.stride(0),
-        out_row_stride=out.stride(0),
-        rows=rows,
-        heads=heads,
-        keys=k.shape[0],
-        columns=max_kv_len,
-        padded_columns=out.shape[1],
-        num_blocks=num_blocks,
-        block_shift=4 if candidate_block_size == 16 else 3,
-        row_blocks=row_blocks,
-        key_tiles=key_tiles,
-        main_grid=grid,
-        kind=kind,
-        union_capacity=capacity,
-        union_segments=-(-UNITS_PER_PROCESSOR * processors // max(1, row_blocks)),
-        out_is_fp32=out.dtype == torch.float32,
-    )
-    planners = {Kind.DENSE: 1, Kind.GATHERED: 0, Kind.UNITED: row_blocks}[kind]
-    token_groups = -(-rows // TOKENS) if gathered else tiles // halves
-    kept = (q, k, ks, ke, space) if blocks is None else (q, k, ks, ke, space, blocks)
-    return Call(
-        params=params,
-        kind=kind,
-        form=form,
-        expand_grid=planners + key_tiles + token_groups,
-        main_grid=grid,
-        main_threads=CANDIDATE_THREADS if gathered else form.threads,
-        kept=kept,
-    )
-
-
-def load_main(form: Form, kind: Kind, heads: int, fp32: bool) -> Kernel:
+def load_main(kind: Kind, heads: int, fp32: bool) -> Kernel:
     """Compile and load the kernel that multiplies."""
     padded = 64 if heads > 32 else 32
-    shared = CANDIDATE_SHARED_BYTES if kind == Kind.GATHERED else form.shared_bytes
+    shared = CANDIDATE_SHARED_BYTES if kind == Kind.GATHERED else DENSE_SHARED_BYTES
     name = entry(kind.name.lower(), padded, "fp32" if fp32 else "bf16")
-    return load_kernel(form.source, name, shared_bytes=shared)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 1024) * 1024
-
-
-def _rows_of_sixteen(packed: torch.Tensor) -> torch.Tensor:
-    """The same codes with every vector of 64 bytes starting at a multiple of 16."""
-    strides = [
-        stride
-        for size, stride in zip(packed.shape[:-1], packed.stride()[:-1], strict=True)
-        if size > 1
-    ]
-    if packed.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in strides):
-        return packed
-    import torch
-
-    return packed.clone(memory_format=torch.contiguous_format)
-
-
-def _last_contiguous(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks if blocks.stride(1) == 1 or blocks.shape[1] == 1 else blocks.contiguous()
+    return load_kernel(SOURCE, name, shared_bytes=shared)

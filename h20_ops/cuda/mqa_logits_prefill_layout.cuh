@@ -14,28 +14,13 @@
 #include "fp4_expand.cuh"
 #include "mqa_logits_prefill_memory.cuh"
 
-#ifndef MATH_WARPGROUPS
-#define MATH_WARPGROUPS 2
-#endif
-#ifndef STAGES
-#define STAGES 6
-#endif
-#ifndef OVERLAP
-#define OVERLAP 1
-#endif
-#ifndef SPLIT
-#define SPLIT 0
-#endif
-#ifndef SATURATE
-#define SATURATE 1
-#endif
-#ifndef WEIGHTS_IN_SHARED
-#define WEIGHTS_IN_SHARED 0
-#endif
-
 namespace logits {
 
 constexpr int WARPGROUP = 128;
+constexpr int MATH_WARPGROUPS = 3;
+constexpr int STAGES = 5;
+// Heads of a class of eight whose number has one of these bits take their relu by saturation.
+constexpr int SATURATE = 1;
 constexpr int TILE_KEYS = 64;                      // rows of one wgmma
 constexpr int ROW_BYTES = 128;
 constexpr int KEY_TILE_BYTES = TILE_KEYS * ROW_BYTES;
@@ -43,8 +28,7 @@ constexpr int Q_TILE_BYTES = 128 * ROW_BYTES;      // 32 heads of 4 tokens
 constexpr int TOKENS = 4;
 constexpr int HEADS = 32;                          // of a tile; 64 heads are two tiles
 constexpr int Q_TILES = 2;                         // a block of rows is two tiles
-constexpr int KEY_WARPGROUPS = SPLIT ? MATH_WARPGROUPS / 2 : MATH_WARPGROUPS;
-constexpr int STEP_KEYS = TILE_KEYS * KEY_WARPGROUPS;
+constexpr int STEP_KEYS = TILE_KEYS * MATH_WARPGROUPS;
 constexpr int CANDIDATE_STEP_KEYS = 128;               // keys of a stage, by candidate blocks
 constexpr int EXPAND_THREADS = 256;
 constexpr int CACHED_ENDS = 4096;
@@ -55,6 +39,8 @@ constexpr int TOKEN_BIAS = 127 - KEY_BIAS;
 enum Kind { DENSE = 0, GATHERED = 1, UNITED = 2 };
 constexpr int PIECE_KEYS = 8;                      // of a union; a candidate block is one or two
 constexpr int STEP_PIECES = STEP_KEYS / PIECE_KEYS;
+// A token's place of a piece: the slot in pieces, and above it how many keys are there if not all 8.
+constexpr int SLOT_BITS = 13;
 constexpr uint32_t NO_SLOT = 0xFFFF;
 
 struct alignas(16) RowInfo {
@@ -94,7 +80,7 @@ struct Params {
   int2* starts;                 // block of rows and step in it at which each CTA begins
   int* total;                   // steps of all blocks of rows
   int* union_keys;              // first key of each piece of a block of rows
-  uint4* union_slots;           // and where its tokens list it: 8 numbers of 16 bits, NO_SLOT
+  uint4* union_slots;           // and its places in the lists of 8 tokens, 16 bits each
   int* union_counts;            // pieces of each block of rows
   int64_t q_row_stride;         // strides in elements
   int64_t q_head_stride;

@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from h20_ops import mqa_logits_prefill
-from h20_ops.cuda.mqa_logits_prefill_kernel import FORMS, Kind, launch
+from h20_ops.cuda.mqa_logits_prefill_call import (
+    MAX_UNITED_PIECES,
+    PIECE_KEYS,
+    STEP_KEYS,
+    Kind,
+)
+from h20_ops.cuda.mqa_logits_prefill_kernel import launch
 from h20_ops.errors import UnsupportedError
 from h20_ops.testing.compare import check_bitwise
 from h20_ops.testing.mqa_logits_prefill_cases import (
@@ -65,21 +71,29 @@ def test_a_row_is_written_to_the_end_of_its_last_tile(case: LogitsCase) -> None:
     torch.cuda.synchronize()
     got = mqa_logits_prefill(**inputs.kwargs())
     lengths = valid_columns(inputs).sum(1)
-    tile = FORMS[64 if case.heads > 32 else 32].step_keys  # tiles are counted from key 0
-    ends = (inputs.ks + lengths + tile - 1) // tile * tile - inputs.ks
+    ends = (inputs.ks + lengths + STEP_KEYS - 1) // STEP_KEYS * STEP_KEYS - inputs.ks
     ends = torch.where(lengths > 0, ends, torch.zeros_like(ends))
     written = torch.arange(got.shape[1], device="cuda") < ends.unsqueeze(1)
     check_bitwise("logits", got[written], filled[written])
 
 
+def kinds_of_candidates() -> list[pytest.param]:  # type: ignore[valid-type]
+    cases = [
+        (case, kind)
+        for case in candidate_cases()
+        for kind in (Kind.GATHERED, Kind.UNITED)
+        if kind == Kind.GATHERED or case.candidates * case.block // PIECE_KEYS <= MAX_UNITED_PIECES
+    ]
+    return [pytest.param(case, kind, id=f"{case.id}-{kind.name.lower()}") for case, kind in cases]
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("case", by_id(candidate_cases()))
+@pytest.mark.parametrize("case,kind", kinds_of_candidates())
 def test_candidates_are_the_dense_logits_of_their_blocks_bit_for_bit(
-    case: LogitsCase, dtype: torch.dtype
+    case: LogitsCase, kind: Kind, dtype: torch.dtype
 ) -> None:
     inputs = make_logits(case, "cuda")
     assert inputs.candidate_blocks is not None
-    got = mqa_logits_prefill(**inputs.kwargs(), out_dtype=dtype, fill=True)
     dense = mqa_logits_prefill(**inputs.dense(), out_dtype=dtype, fill=True)
     ids = inputs.candidate_blocks.long()
     columns = (ids.unsqueeze(-1) * case.block + torch.arange(case.block, device="cuda")).flatten(1)
@@ -87,7 +101,16 @@ def test_candidates_are_the_dense_logits_of_their_blocks_bit_for_bit(
     valid = (ids >= 0).repeat_interleave(case.block, 1) & (columns < lengths)
     want = dense.gather(1, columns.clamp(0, dense.shape[1] - 1)).masked_fill(~valid, -torch.inf)
     assert int(valid.sum()) > 0
-    check_bitwise("candidate logits", got, want)
+    per_row = 1024 // dtype.itemsize
+    width = -(-want.shape[1] // per_row) * per_row
+    out = torch.full((case.rows, width), torch.nan, dtype=dtype, device="cuda")
+    launch(**inputs.kwargs(), out=out, kind=kind)
+    slots = (-(-lengths // case.block)).clamp(max=case.candidates)
+    written = torch.arange(width, device="cuda") < -(-slots * case.block // 128) * 128
+    padded = torch.full_like(out, -torch.inf)
+    padded[:, : want.shape[1]] = want
+    check_bitwise("candidate logits", out[written], padded[written])
+    assert bool(out[~written].isnan().all()), "written behind the end of a row's last tile"
 
 
 @pytest.mark.parametrize("rows", [16, 133])

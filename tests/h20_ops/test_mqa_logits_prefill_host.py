@@ -11,14 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from h20_ops.cuda.mqa_logits_prefill_kernel import (
-    EXPAND_THREADS,
-    FORMS,
-    Call,
-    Form,
-    Kind,
-    prepare,
-)
+from h20_ops.cuda.mqa_logits_prefill_call import EXPAND_THREADS, STEP_KEYS, Call, Kind, prepare
+from h20_ops.cuda.mqa_logits_prefill_kernel import SOURCE
 from h20_ops.jit import find_nvcc
 from h20_ops.testing.mqa_logits_prefill_cases import (
     LogitsCase,
@@ -36,15 +30,15 @@ PROCESSORS = 3  # few, so that blocks of work are many
 Run = Callable[[Call], None]
 
 
-def build(form: Form, folder: Path) -> Run:
+def build(folder: Path) -> Run:
     """Compile the source as C++ and return a function that runs a call's two launches."""
-    for name, text in form.source.files().items():
+    for name, text in SOURCE.files().items():
         host = text.replace("__shared__ union", "static union")
         (folder / name).write_text("#pragma once\n" if name in STOOD_IN else host)
     library = folder / "kernels.so"
     command = [str(find_nvcc()), "-x", "c++", "-O2", "-std=c++17", "-shared", "-cudart", "none"]
     command += ["-Xcompiler", "-fPIC,-w", f"-I{folder}", "-o", str(library), str(HARNESS)]
-    command += [f"-D{name}={value}" for name, value in form.source.defines.items()]
+    command += [f"-D{name}={value}" for name, value in SOURCE.defines.items()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     host_run = ctypes.CDLL(str(library)).run
@@ -61,9 +55,7 @@ def build(form: Form, folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a call with the form it was prepared for."""
-    runs = {form: build(form, tmp_path_factory.mktemp("host")) for form in set(FORMS.values())}
-    return lambda call: runs[call.form](call)
+    return build(tmp_path_factory.mktemp("host"))
 
 
 def logits(
@@ -101,11 +93,10 @@ def test_dense_logits_are_the_twins(run: Run, case: LogitsCase) -> None:
     check_dense(inputs, got, twin(**inputs.kwargs(), out_dtype=torch.float32))
     outside = got[~valid_columns(inputs)]
     assert bool((outside.isnan() | (outside == -torch.inf)).all())
-    step = FORMS[64 if case.heads > 32 else 32].step_keys
     lengths = valid_columns(inputs).sum(1)
     for row, length in enumerate(lengths.tolist()):
         if length:
-            end = -(-(int(inputs.ks[row]) + length) // step) * step - int(inputs.ks[row])
+            end = -(-(int(inputs.ks[row]) + length) // STEP_KEYS) * STEP_KEYS - int(inputs.ks[row])
             assert bool((got[row, length:end] == -torch.inf).all()), "to the end of the last tile"
     assert torch.equal(
         logits(run, inputs, dtype=torch.bfloat16)[valid_columns(inputs)],
