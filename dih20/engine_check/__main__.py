@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--judge", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines end with this process
+    signal.signal(signal.SIGTERM, _stop)  # so that engines end with this process
     options = from_namespace(given)
     try:
         if given.worker:
@@ -43,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         print(json.dumps(result, ensure_ascii=False))
     return 0
+
+
+def _stop(*_: Any) -> None:
+    from dih20.engine_check.processes import STOP
+
+    STOP.set()
+    sys.exit(143)
 
 
 def print_line(text: str) -> None:

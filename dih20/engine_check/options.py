@@ -27,6 +27,8 @@ class Options:
     take: int = 12
     workers: int = 3
     limits: float = 1.0
+    tests_limit: int = 420
+    parallel: bool = False
 
     @property
     def folder(self) -> Path:
@@ -66,6 +68,8 @@ HELP = {
     "take": "one in so many of upstream's tests in each file (stage a); 1 runs all",
     "workers": "test files at once (stage a); 3 at most",
     "limits": "factor on every time limit",
+    "tests_limit": "seconds for upstream's tests (stage a)",
+    "parallel": "stages b-f and h, g, and a beside each other",
 }
 
 

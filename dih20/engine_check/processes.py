@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ from dih20.paths import REPOSITORY
 COMMAND = (sys.executable, "-m", "dih20.engine_check")
 _POLL_S = 0.2
 _TAIL = 2500
+
+
+STOP = threading.Event()
+
+
+def check_stop() -> None:
+    """Raise KeyboardInterrupt in whatever thread waits, once the check was told to stop."""
+    if STOP.is_set():
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +114,7 @@ def wait_all(
                 if place not in ended and (how := process.poll()) is not None:
                     ended[place] = how
             each_round()
+            check_stop()
             time.sleep(_POLL_S)
     finally:
         for process in processes:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,19 @@ class Check:
         for each in todo:
             self._forget(each.letter)
         eager = [each.letter for each in todo if each.worker == "eager"]
+        groups: list[Callable[[], object]] = []
         if eager:
-            self._run_eager(eager)
+            groups.append(lambda: self._run_eager(eager))
         if any(each.letter == "g" for each in todo):
-            self._run_graphs()
+            groups.append(self._run_graphs)
         if any(each.letter == "a" for each in todo):
             from dih20.engine_check.upstream_tests import run_upstream_tests
 
-            run_upstream_tests(self.options, self.work, self.here, self.say)
+            groups.append(lambda: run_upstream_tests(self.options, self.work, self.here, self.say))
+        beside = len(groups) if self.options.parallel else 1
+        with ThreadPoolExecutor(max_workers=max(beside, 1)) as threads:
+            for done in [threads.submit(group) for group in groups]:
+                done.result()
         return [self._record(each.letter) for each in picked]
 
     def _is_due(self, each: Stage) -> bool:

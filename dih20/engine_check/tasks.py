@@ -25,6 +25,8 @@ from dih20.cli import Run, task
         "take": "one in so many of upstream's tests (stage a); 1 runs all",
         "workers": "test files at once (stage a); 3 at most",
         "limits": "factor on every time limit",
+        "tests-limit": "seconds for upstream's tests (stage a)",
+        "parallel": "stages b-f and h, g, and a beside each other",
     },
 )
 def engine_check(
@@ -44,6 +46,8 @@ def engine_check(
     take: int = 12,
     workers: int = 3,
     limits: float = 1.0,
+    tests_limit: int = 420,
+    parallel: bool = False,
 ) -> dict[str, Any]:
     """Check the patched engine against the reference on one GPU."""
     given = {

@@ -14,6 +14,7 @@ from typing import Any
 
 from dih20.engine_check import results
 from dih20.engine_check.options import Options
+from dih20.engine_check.processes import check_stop
 from dih20.engine_check.pytest_lines import KNOWN
 from dih20.engine_check.sources import engine_folder
 from dih20.engine_check.stages import stage
@@ -55,7 +56,7 @@ def run_upstream_tests(
     """Run every file, write the stage's record, and give it."""
     begun = time.monotonic()
     files = [file for file in _files(options) if options.only in file.name]
-    limit = stage("a").limit_s * options.limits
+    limit = options.tests_limit * options.limits
     rows = run_files(files, options.take, options.workers, limit, work)
     reasons = judged(rows)
     if not files:
@@ -104,6 +105,7 @@ def run_files(
     begun = time.monotonic()
     try:
         while any(each.poll() is None for each in running):
+            check_stop()
             if time.monotonic() - begun > limit_s:
                 break
             time.sleep(0.1)

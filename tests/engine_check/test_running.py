@@ -177,3 +177,22 @@ def test_a_stage_that_did_not_pass_is_an_exit_code(
 def test_a_record_cut_in_the_middle_is_no_pass(tmp_path: Path) -> None:
     results.record_path(tmp_path, "b").write_text('{"verdict": "passed", "sour')
     assert not results.passed_already(tmp_path, "b", HERE["sources"])
+
+
+def test_groups_run_beside_each_other_when_told(check: Callable[..., Any], tmp_path: Path) -> None:
+    records = check(stage="b,g", parallel=True)
+    assert verdicts(records) == {"b": "passed", "g": "passed"}
+    assert set(acts(tmp_path)) >= {"eager b", "graphs g", "overlapped g"}
+
+
+def test_a_check_that_is_told_to_stop_leaves_no_engine(tmp_path: Path) -> None:
+    processes.STOP.set()
+    try:
+        engine = processes.WorkerProcess(
+            ["--help"], name="x", work=tmp_path, environment=os.environ, limit_of=lambda _: 60.0
+        )
+        with pytest.raises(KeyboardInterrupt):
+            processes.wait_all([engine])
+        assert engine._process.returncode is not None
+    finally:
+        processes.STOP.clear()
