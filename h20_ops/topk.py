@@ -100,9 +100,7 @@ def topk(
     if rows == 0:
         return values, indices
     is_bf16 = input.dtype == torch.bfloat16
-    form = kernel.form_for(k)
-    resident = _num_sms(input.device.index) * form.blocks_per_sm
-    blocks = kernel.choose_blocks(rows, columns, resident)
+    form, blocks = kernel.plan(rows, columns, k, _num_sms(input.device.index))
     end = end if end is None else end.contiguous()
     offset = output_idx_offset if output_idx_offset is None else output_idx_offset.contiguous()
     params = kernel.Params(
@@ -122,12 +120,9 @@ def topk(
         column_bits=kernel.column_bits(columns),
         wide=dtype == torch.int64,
         sorted=sorted,
-        rows=rows,
     )
-    # A sorted row needs the memory that the next row would be read into.
-    clusters = rows if sorted else min(rows, max(1, resident // blocks))
     with torch.cuda.device(input.device):
-        kernel.launch(params, form, is_bf16=is_bf16, clusters=clusters)
+        kernel.launch(params, rows, form, is_bf16=is_bf16)
     return values, indices
 
 

@@ -25,40 +25,33 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS_PER_SM)
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) device::barrier_init(&s.full[i]);
     device::barrier_init_fence();
+    s.count = s.list_count = s.above_all = s.before = s.placed = s.has_nan = 0;
   }
+  clear_bins<BINS>(s);
+  reset_spread(s);
   const uint32_t rank = p.blocks > 1 ? device::cluster_rank() : 0;
+  const int row = blockIdx.x / p.blocks;
   device::wait_for_previous_kernel();
-  uint32_t turn = 0;
-  int row = blockIdx.x / p.blocks;
-  bool guessing = true;
-  fetch_first_stages(s, slice_of(p, row, rank), turn);  // by the thread that made the barriers
-  fetch_sample(s, slice_of(p, row, rank));
-#pragma unroll 1
-  while (row < p.rows) {
-    const Slice slice = slice_of(p, row, rank);
-    clear_histogram(s);
-    reset_spread(s);
-    if (threadIdx.x == 0) {
-      s.count = s.list_count = s.chosen = s.placed = s.has_nan = s.guess = 0;
-    }
-    __syncthreads();
-    const uint32_t guess = guessing ? guess_bound(p, s, slice) : 0;
+  const Slice slice = slice_of(p, row, rank);
+  fetch_sample(s, slice);
+  fetch_first_stages(s, slice, 0);  // by the thread that made the barriers
+  __syncthreads();
+  uint32_t guess = guess_bound(p, s, slice), turn = 0;
+  while (true) {
     turn = collect(p, s, slice, turn, guess);
-    if (threadIdx.x == 0) s.guess = guess;
-    const int next = row + gridDim.x / p.blocks;
-    if (next < p.rows) {
-      fetch_first_stages(s, slice_of(p, next, rank), turn);
-      fetch_sample(s, slice_of(p, next, rank));
+    const Cut cut = p.blocks > 1 ? cut_of_cluster(p, s, rank) : cut_of_block(p, s, guess);
+    if (cut.sure) {
+      write_row(p, s, slice, row, rank, cut);
+      return;
     }
-    const Element bound = find_threshold<true>(p, s, s.count);
-    guessing = bound != NOT_ENOUGH;
-    if (guessing) {
-      write_row(p, s, row, rank, bound);
-      row = next;
-    } else if (next < p.rows) {
-      turn = drop_first_stages(s, slice_of(p, next, rank), turn);
+    if (p.blocks > 1) {
+      device::cluster_sync();  // all have read what they need of each other
+    } else {
+      __syncthreads();
     }
-    sync_row<true>(p);  // nobody goes on while others read its shared memory
-    if (!guessing) fetch_first_stages(s, slice_of(p, row, rank), turn);
+    if (threadIdx.x == 0) s.count = s.list_count = s.above_all = s.before = 0;
+    guess = 0;
+    fetch_first_stages(s, slice, turn);
+    __syncthreads();
   }
 }

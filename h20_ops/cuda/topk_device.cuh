@@ -52,9 +52,27 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
+}
+
+// Add to a word of shared memory and return what was there; cheap while few threads of a warp do.
+__device__ __forceinline__ uint32_t add_shared(uint32_t* place, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(sm90::shared_address(place)), "r"(value)
+               : "memory");
+  return before;
 }
 
 // The same place in the shared memory of another block of the cluster.

@@ -10,9 +10,11 @@ from pathlib import Path
 from h20_ops.jit import CudaSource, load_kernel
 
 LIST_BYTES = 2 * 128 * 8
-SMALL_BYTES = 8 + 256 + 11 * 4  # of single words in shared memory
+SMALL_BYTES = 8 + 256 + 12 * 4  # of single words in shared memory
 MAX_BLOCKS = 8  # of a cluster that every launch may ask for
-LEAST_SLICE = 4096  # elements a block should have to be worth its start
+LEAST_SLICE = 16_384  # columns a block should have to be worth the exchange with others
+MANY_ROWS = 2  # for each multiprocessor
+NARROW_COLUMNS = 49_152  # of wider rows a narrow form's sample is too small a part
 NAN_BF16 = 0x7FC0
 
 
@@ -36,7 +38,6 @@ class Params(ctypes.Structure):
         ("column_bits", ctypes.c_int32),
         ("wide", ctypes.c_int32),
         ("sorted", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
     ]
 
 
@@ -48,7 +49,7 @@ class Form:
     stages: int  # of the ring, of stage_bytes each
     stage_bytes: int
     candidates: int
-    blocks_per_sm: int
+    blocks_per_sm: int  # that registers leave room for; shared memory may not
     histogram_bits: int = 11
 
     @property
@@ -66,18 +67,32 @@ class Form:
         return -(-needed // 128) * 128
 
 
-# By the largest k they serve.
-FORMS = {
-    512: Form(threads=512, stages=2, stage_bytes=32768, candidates=2048, blocks_per_sm=2),
-    1024: Form(threads=512, stages=2, stage_bytes=16384, candidates=4096, blocks_per_sm=2),
-    2048: Form(threads=512, stages=2, stage_bytes=16384, candidates=6144, blocks_per_sm=2),
-    4096: Form(threads=1024, stages=2, stage_bytes=32768, candidates=12288, blocks_per_sm=1),
+# By the largest k they serve. WIDE for few rows, whose blocks have a multiprocessor to themselves;
+# NARROW for many, of which one waits while others compute.
+WIDE = {
+    512: Form(512, 2, 32768, candidates=2048, blocks_per_sm=2),
+    1024: Form(512, 2, 16384, candidates=4096, blocks_per_sm=2),
+    2048: Form(512, 2, 16384, candidates=6144, blocks_per_sm=2),
+    4096: Form(1024, 2, 32768, candidates=12288, blocks_per_sm=1),
+}
+NARROW = {
+    512: Form(256, 2, 16384, candidates=1536, blocks_per_sm=4, histogram_bits=10),
+    1024: Form(256, 2, 16384, candidates=3072, blocks_per_sm=4, histogram_bits=10),
+    2048: Form(256, 2, 16384, candidates=4096, blocks_per_sm=4, histogram_bits=10),
+    4096: WIDE[4096],
 }
 
 
-def form_for(k: int) -> Form:
-    """The compiled form that serves a k."""
-    return next(form for most, form in FORMS.items() if k <= most)
+def plan(rows: int, columns: int, k: int, num_sms: int) -> tuple[Form, int]:
+    """Which form serves a call, and how many blocks share a row, from what the host knows."""
+    many = rows >= MANY_ROWS * num_sms and columns <= NARROW_COLUMNS
+    forms = NARROW if many else WIDE
+    blocks = 1
+    while (
+        blocks < MAX_BLOCKS and rows * blocks * 2 <= num_sms and columns >= LEAST_SLICE * blocks * 2
+    ):
+        blocks *= 2
+    return next(form for most, form in forms.items() if k <= most), blocks
 
 
 def source(form: Form, *, is_bf16: bool) -> CudaSource:
@@ -95,22 +110,6 @@ def source(form: Form, *, is_bf16: bool) -> CudaSource:
         "EXPECTED_PARAMS_BYTES": ctypes.sizeof(Params),
     }
     return CudaSource("topk", Path(__file__).parent / "topk.cu", defines)
-
-
-def choose_blocks(rows: int, columns: int, resident: int) -> int:
-    """How many blocks share a row: as many as find room at once, while each has enough to read.
-
-    Args:
-        resident: blocks that the card holds at the same time.
-    """
-    blocks = 1
-    while (
-        blocks < MAX_BLOCKS
-        and rows * blocks * 2 <= resident
-        and columns >= LEAST_SLICE * blocks * 2
-    ):
-        blocks *= 2
-    return blocks
 
 
 def column_bits(columns: int) -> int:
@@ -132,11 +131,11 @@ def value_bits(value: float, *, is_bf16: bool) -> int:
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-def launch(params: Params, form: Form, *, is_bf16: bool, clusters: int) -> None:
-    """Run the kernel over all rows on torch's current stream; `clusters` rows at a time."""
+def launch(params: Params, rows: int, form: Form, *, is_bf16: bool) -> None:
+    """Run the kernel on torch's current stream, params.blocks blocks for each row."""
     kernel = load_kernel(source(form, is_bf16=is_bf16), "topk", shared_bytes=form.shared_bytes)
     kernel.launch(
-        grid=(clusters * params.blocks,),
+        grid=(rows * params.blocks,),
         block=(form.threads,),
         args=[params],
         cluster=(params.blocks,) if params.blocks > 1 else None,

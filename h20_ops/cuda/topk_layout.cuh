@@ -6,10 +6,11 @@ constexpr int THREADS = BLOCK_THREADS;
 constexpr int WARPS = THREADS / 32;
 constexpr int STAGES = RING_STAGES;
 constexpr int BIN_BITS = HISTOGRAM_BITS;
-constexpr int BINS = 1 << BIN_BITS;
+constexpr int BINS = 1 << BIN_BITS;      // of the histogram of a sample or of all candidates
+constexpr int LAST_BITS = 8;
+constexpr int LAST_BINS = 1 << LAST_BITS;  // of the histogram that finds the result's last element
 constexpr int MOST_BLOCKS = 8;     // of a cluster
 constexpr int LIST = 128;          // elements of one bin that are ranked one by one
-constexpr int LEAST_STRIDE = 4;    // of a sample, in vectors
 constexpr int BITMAP_WORDS = BINS;  // columns whose choice is written at once, by 32
 constexpr int STAGE_BYTES = RING_STAGE_BYTES;
 constexpr int STAGE_VECTORS = STAGE_BYTES / 16;
@@ -20,7 +21,7 @@ constexpr uint32_t FULL_WARP = 0xffffffffu;
 
 static_assert(STAGE_VECTORS % THREADS == 0 && THREAD_VECTORS * VECTOR_ELEMENTS <= 32, "STAGE_BYTES");
 static_assert(CAPACITY % THREADS == 0, "CAPACITY");
-static_assert(BINS % THREADS == 0 && LIST <= THREADS && WARPS <= 32, "THREADS");
+static_assert(BINS % (2 * THREADS) == 0 && LAST_BINS <= 2 * THREADS && LIST <= THREADS, "THREADS");
 static_assert(STAGES * STAGE_BYTES >= 32768, "a sorted row of 4096 elements fits the ring");
 
 struct Params {
@@ -39,8 +40,7 @@ struct Params {
   int32_t blocks;       // of a row: the cluster's size
   int32_t column_bits;  // columns <= 2^column_bits
   int32_t wide;
-  int32_t sorted;  // then every row has blocks of its own, which need the ring when it is read
-  int32_t rows;
+  int32_t sorted;
 };
 static_assert(sizeof(Params) == EXPECTED_PARAMS_BYTES, "Params and its mirror in Python differ");
 
@@ -62,7 +62,8 @@ struct alignas(128) Shared {
   uint32_t key_min;
   uint32_t key_max;
   uint32_t list_count;
-  uint32_t chosen;
+  uint32_t above_all;  // of the block's candidates, those above all that are ranked one by one
+  uint32_t before;     // ranked ones that are chosen and belong to blocks before this one
   uint32_t placed;
   uint32_t has_nan;
   uint32_t bin;

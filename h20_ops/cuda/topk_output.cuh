@@ -83,23 +83,26 @@ __device__ __forceinline__ void write_by_column(const Params& p, Shared& s, cons
   }
 }
 
-// Bring all chosen elements to the first block's ring, sort them there and write them. Starts after
-// all blocks of the row have read their slices.
-__device__ __forceinline__ void write_by_value(const Params& p, Shared& s, const Row& r, Element bound,
-                                               uint32_t n, uint32_t place, uint32_t found,
-                                               uint32_t rank) {
+// Bring all chosen elements to the first block's ring, sort them there and write them. All blocks of
+// the row have read their slices.
+__device__ __forceinline__ void write_by_value(const Params& p, Shared& s, const Row& r, const Cut& cut,
+                                               uint32_t n, uint32_t rank) {
   Element* sorted = reinterpret_cast<Element*>(&s.ring[0][0]);
   Element* target = p.blocks > 1 ? device::peer(sorted, 0) : sorted;
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
     const Element c = s.candidates[i];
-    if (c >= bound) target[place + atomicAdd(&s.placed, 1u)] = c;
+    if (c >= cut.bound) target[cut.place + atomicAdd(&s.placed, 1u)] = c;
   }
   uint32_t length = 2;
-  while (length < found) length *= 2;
+  while (length < cut.found) length *= 2;
   if (rank == 0) {
-    for (uint32_t i = found + threadIdx.x; i < length; i += THREADS) sorted[i] = 0;
+    for (uint32_t i = cut.found + threadIdx.x; i < length; i += THREADS) sorted[i] = 0;
   }
-  sync_row<true>(p);
+  if (p.blocks > 1) {
+    device::cluster_sync();
+  } else {
+    __syncthreads();
+  }
   if (rank != 0) return;
   for (uint32_t size = 2; size <= length; size *= 2) {
     for (uint32_t step = size / 2; step > 0; step /= 2) {
@@ -114,37 +117,27 @@ __device__ __forceinline__ void write_by_value(const Params& p, Shared& s, const
       __syncthreads();
     }
   }
-  for (uint32_t i = threadIdx.x; i < found; i += THREADS) write_place(p, r, i, column_of(p, sorted[i]));
+  for (uint32_t i = threadIdx.x; i < cut.found; i += THREADS) {
+    write_place(p, r, i, column_of(p, sorted[i]));
+  }
 }
 
-__device__ __forceinline__ void write_row(const Params& p, Shared& s, int row, uint32_t rank,
-                                          Element bound) {
+__device__ __forceinline__ void write_row(const Params& p, Shared& s, const Slice& slice, int row,
+                                          uint32_t rank, const Cut& cut) {
   constexpr int BYTES = BF16 ? 2 : 4;
-  const uint32_t n = s.count;
-  uint32_t place = 0, found = min(n, static_cast<uint32_t>(p.k));
-  bool nan = s.has_nan != 0;
-  if (p.blocks > 1) {
-    uint32_t own = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) own += s.candidates[i] >= bound;
-    own = __reduce_add_sync(FULL_WARP, own);
-    if (threadIdx.x % 32 == 0 && own > 0) atomicAdd(&s.chosen, own);
-    device::cluster_sync();
-    const uint32_t chosen = of_blocks(p, &s.chosen, 0);
-    found = __reduce_add_sync(FULL_WARP, chosen);
-    place = __reduce_add_sync(FULL_WARP, threadIdx.x % 32 < rank ? chosen : 0);
-    nan = __reduce_max_sync(FULL_WARP, of_blocks(p, &s.has_nan, 0)) != 0;
-  }
   Row r;
   r.row = row;
   r.offset = p.offset == nullptr ? 0 : p.offset[row];
   r.input = static_cast<const char*>(p.input) + row * p.row_stride * BYTES;
   if (rank == 0) {
-    write_fill(p, r, found);
-    if (threadIdx.x == 0 && p.nan_rows != nullptr) p.nan_rows[row] = nan;
+    write_fill(p, r, cut.found);
+    if (threadIdx.x == 0 && p.nan_rows != nullptr) p.nan_rows[row] = cut.nan;
   }
   if (p.sorted) {
-    write_by_value(p, s, r, bound, n, place, found, rank);
-  } else {
-    write_by_column(p, s, r, slice_of(p, row, rank), bound, n, place);
+    write_by_value(p, s, r, cut, s.count, rank);
+    return;
   }
+  if (p.blocks > 1) device::cluster_arrive();  // this block has read what it needs of the others
+  write_by_column(p, s, r, slice, cut.bound, s.count, cut.place);
+  if (p.blocks > 1) device::cluster_wait();
 }

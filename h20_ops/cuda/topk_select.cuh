@@ -1,16 +1,6 @@
 // Find the element that cuts off the k largest, among a block's candidates or a cluster's.
 #pragma once
 
-// Wait for all threads that work on the row.
-template <bool CLUSTER>
-__device__ __forceinline__ void sync_row(const Params& p) {
-  if (CLUSTER && p.blocks > 1) {
-    device::cluster_sync();
-  } else {
-    __syncthreads();
-  }
-}
-
 __device__ __forceinline__ uint32_t warp_inclusive(uint32_t value) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -38,8 +28,7 @@ __device__ __forceinline__ uint32_t block_exclusive(uint32_t (&sums)[32], uint32
 // What the blocks of the row hold at a place, block r's in lane r; `otherwise` in the other lanes.
 __device__ __forceinline__ uint32_t of_blocks(const Params& p, uint32_t* place, uint32_t otherwise) {
   const int lane = threadIdx.x % 32;
-  if (lane >= p.blocks) return otherwise;
-  return p.blocks > 1 ? *device::peer(place, lane) : *place;
+  return lane < p.blocks ? *device::peer(place, lane) : otherwise;
 }
 
 template <int BLOCKS, int OWN>
@@ -61,23 +50,25 @@ __device__ __forceinline__ void add_bins(uint32_t* bins, uint32_t (&counts)[OWN]
   }
 }
 
-// Find the bin with the element number `wanted` from the top (1 is the largest): s.bin, the number
-// of elements in bins above it and in it. Returns the number of all elements; with fewer than
-// wanted nothing is found.
-template <bool CLUSTER>
+// Find the bin of the first COUNT ones with the element number `wanted` from the top (1 is the largest):
+// s.bin, the number of elements in bins above it and in it. Returns the number of all elements; with
+// fewer than wanted nothing is found. CLUSTER: of all blocks' histograms.
+template <int COUNT, bool CLUSTER>
 __device__ __forceinline__ uint32_t find_bin(const Params& p, Shared& s, uint32_t wanted) {
-  constexpr int OWN = BINS / THREADS;
-  const int lowest = BINS - OWN * (static_cast<int>(threadIdx.x) + 1);
+  constexpr int OWN = COUNT > 2 * THREADS ? COUNT / THREADS : 2;
+  const int lowest = COUNT - OWN * (static_cast<int>(threadIdx.x) + 1);
   uint32_t counts[OWN] = {};
-  uint32_t* bins = &s.histogram[lowest];
-  if (!CLUSTER || p.blocks == 1) {
-    add_bins<1>(bins, counts);
-  } else if (p.blocks == 2) {
-    add_bins<2>(bins, counts);
-  } else if (p.blocks == 4) {
-    add_bins<4>(bins, counts);
-  } else {
-    add_bins<8>(bins, counts);
+  if (lowest >= 0) {
+    uint32_t* bins = &s.histogram[lowest];
+    if (!CLUSTER) {
+      add_bins<1>(bins, counts);
+    } else if (p.blocks == 2) {
+      add_bins<2>(bins, counts);
+    } else if (p.blocks == 4) {
+      add_bins<4>(bins, counts);
+    } else {
+      add_bins<MOST_BLOCKS>(bins, counts);
+    }
   }
   uint32_t sum = 0, total;
 #pragma unroll
@@ -100,12 +91,20 @@ __device__ __forceinline__ uint32_t find_bin(const Params& p, Shared& s, uint32_
   return total;
 }
 
-__device__ __forceinline__ void clear_histogram(Shared& s) {
-  for (int i = threadIdx.x; i < BINS; i += THREADS) s.histogram[i] = 0;
+template <int COUNT>
+__device__ __forceinline__ void clear_bins(Shared& s) {
+  for (int i = threadIdx.x; i < COUNT; i += THREADS) s.histogram[i] = 0;
 }
 
-// Leave the least and the most of all threads' keys in s.key_min, s.key_max. The caller has waited
-// for s.key_min to be all ones and s.key_max 0, and waits for the result.
+__device__ __forceinline__ void reset_spread(Shared& s) {
+  if (threadIdx.x == 0) {
+    s.key_min = 0xffffffffu;
+    s.key_max = 0;
+  }
+}
+
+// Leave the least and the most of all threads' keys in s.key_min, s.key_max, which were reset; the
+// caller waits for the result.
 __device__ __forceinline__ void spread_of(Shared& s, uint32_t least, uint32_t most) {
   least = __reduce_min_sync(FULL_WARP, least);
   most = __reduce_max_sync(FULL_WARP, most);
@@ -115,59 +114,7 @@ __device__ __forceinline__ void spread_of(Shared& s, uint32_t least, uint32_t mo
   }
 }
 
-// The element number `wanted` from the top of the few in low .. high of all the row's candidates.
-__device__ __forceinline__ Element rank_few(const Params& p, Shared& s, uint32_t n, Element low,
-                                            Element high, uint32_t members, uint32_t wanted) {
-#pragma unroll 2
-  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-    const Element c = s.candidates[i];
-    if (c >= low && c <= high) s.list[atomicAdd(&s.list_count, 1u)] = c;
-  }
-  sync_row<true>(p);
-  const uint32_t t = threadIdx.x;
-  const Element* few = s.list;
-  if (p.blocks > 1) {
-    const uint32_t ends = warp_inclusive(of_blocks(p, &s.list_count, 0));
-    uint32_t rank = 0, start = 0;
-    for (int other = 0; other < MOST_BLOCKS - 1; ++other) {
-      const uint32_t end = __shfl_sync(FULL_WARP, ends, other);
-      if (t >= end) {
-        rank = other + 1;
-        start = end;
-      }
-    }
-    if (t < members) s.gathered[t] = *device::peer(&s.list[t - start], rank);
-    few = s.gathered;
-    __syncthreads();
-  }
-  if (t < members) {
-    const Element own = few[t];
-    uint32_t larger = 0;
-#pragma unroll 4
-    for (uint32_t i = 0; i < members; ++i) larger += few[i] > own;
-    if (larger == wanted - 1) s.threshold = own;
-  }
-  __syncthreads();
-  return s.threshold;
-}
-
-// In place of the k-th largest: candidates may lack some of the k largest.
-constexpr Element NOT_ENOUGH = ~Element(0);
-
-__device__ __forceinline__ void reset_spread(Shared& s) {
-  if (threadIdx.x == 0) {
-    s.key_min = 0xffffffffu;
-    s.key_max = 0;
-  }
-}
-
-// Without CLUSTER: an element that at least k of the block's n candidates (n > k) reach, and at most
-// half of CAPACITY or exactly k. With CLUSTER: the k-th largest of the whole row's candidates, 0 if
-// there are no more than k, or NOT_ENOUGH if a block's guess was too high to be sure. The histogram is
-// clear and the spread reset.
-template <bool CLUSTER>
-__device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, uint32_t n) {
-  const uint32_t k = p.k;
+__device__ __forceinline__ void spread_of_candidates(const Params& p, Shared& s, uint32_t n) {
   uint32_t least = 0xffffffffu, most = 0;
 #pragma unroll 2
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
@@ -176,52 +123,178 @@ __device__ __forceinline__ Element find_threshold(const Params& p, Shared& s, ui
     most = max(most, key);
   }
   spread_of(s, least, most);
-  sync_row<CLUSTER>(p);
-  least = s.key_min;
-  most = s.key_max;
-  Element surely = 0;  // all elements of the row from here on are candidates
-  if (CLUSTER) {
-    uint32_t total = s.count, guess = s.guess;
-    if (p.blocks > 1) {
-      total = of_blocks(p, &s.count, 0);
-      guess = of_blocks(p, &s.guess, 0);
-      least = of_blocks(p, &s.key_min, 0xffffffffu);
-      most = of_blocks(p, &s.key_max, 0);
-      total = __reduce_add_sync(FULL_WARP, total);
-      guess = __reduce_max_sync(FULL_WARP, guess);
-      least = __reduce_min_sync(FULL_WARP, least);
-      most = __reduce_max_sync(FULL_WARP, most);
-    }
-    if (total <= k) return guess == 0 ? 0 : NOT_ENOUGH;
-    surely = Element(guess) << p.column_bits;
-  }
-  Element low = Element(least) << p.column_bits;
-  Element high = ((Element(most) + 1) << p.column_bits) - 1;
-  uint32_t wanted = k;
-#pragma unroll 1
-  while (true) {
-    const int shift = max(0, 64 - __clzll(static_cast<long long>(high - low)) - BIN_BITS);
+}
+
+// Elements from low to high, and where to look for one of them: element number `wanted` from the top
+// of the range is the k-th largest of all.
+struct Range {
+  Element low;
+  Element high;
+  uint32_t wanted;
+};
+
+__device__ __forceinline__ Range whole_range(const Params& p, uint32_t least, uint32_t most) {
+  Range r;
+  r.low = Element(least) << p.column_bits;
+  r.high = ((Element(most) + 1) << p.column_bits) - 1;
+  r.wanted = p.k;
+  return r;
+}
+
+// Narrow the range to one of 2^BITS parts of it. Returns the number of elements in it. The histogram is
+// clear before.
+template <int BITS, bool CLUSTER>
+__device__ __forceinline__ uint32_t narrow(const Params& p, Shared& s, uint32_t n, Range& r) {
+  const int shift = max(0, 64 - __clzll(static_cast<long long>(r.high - r.low)) - BITS);
 #pragma unroll 2
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-      const Element c = s.candidates[i];
-      if (c >= low && c <= high) atomicAdd(&s.histogram[(c - low) >> shift], 1u);
-    }
-    sync_row<CLUSTER>(p);
-    find_bin<CLUSTER>(p, s, wanted);
-    const uint32_t above = s.above, members = s.members;
-    low += Element(s.bin) << shift;
-    high = min(high, low + (Element(1) << shift) - 1);
-    if (CLUSTER && high < surely) return NOT_ENOUGH;
-    if (members == wanted - above && low >= surely) return low;
-    if (shift == 0) return NOT_ENOUGH;
-    if (!CLUSTER && k - wanted + above + members <= CAPACITY / 2) return low;
-    wanted -= above;
-    if (CLUSTER && members <= LIST) {
-      const Element found = rank_few(p, s, n, low, high, members, wanted);
-      return found >= surely ? found : NOT_ENOUGH;
-    }
-    sync_row<CLUSTER>(p);  // all have read the histograms, s.bin and what goes with it
-    clear_histogram(s);
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+    const Element c = s.candidates[i];
+    if (c >= r.low && c <= r.high) atomicAdd(&s.histogram[(c - r.low) >> shift], 1u);
+  }
+  if (CLUSTER) {
+    device::cluster_sync();
+  } else {
     __syncthreads();
   }
+  find_bin<(1 << BITS), CLUSTER>(p, s, r.wanted);
+  r.wanted -= s.above;
+  r.low += Element(s.bin) << shift;
+  r.high = min(r.high, r.low + (Element(1) << shift) - 1);
+  return s.members;
+}
+
+// An element that at least k of the block's n candidates (n > k) reach, and at most half of CAPACITY
+// or exactly k.
+__device__ __forceinline__ Element rough_bound(const Params& p, Shared& s, uint32_t n) {
+  reset_spread(s);
+  clear_bins<BINS>(s);
+  __syncthreads();
+  spread_of_candidates(p, s, n);
+  __syncthreads();
+  Range r = whole_range(p, s.key_min, s.key_max);
+  while (true) {
+    const uint32_t members = narrow<BIN_BITS, false>(p, s, n, r);
+    if (members == r.wanted || p.k - r.wanted + members <= CAPACITY / 2) return r.low;
+    __syncthreads();
+    clear_bins<BINS>(s);
+    __syncthreads();
+  }
+}
+
+// Of `members` listed elements find number `wanted` from the top: s.threshold. The caller waits.
+__device__ __forceinline__ bool rank_one(Shared& s, const Element* listed, uint32_t members,
+                                         uint32_t wanted) {
+  if (threadIdx.x >= members) return false;
+  const Element own = listed[threadIdx.x];
+  uint32_t larger = 0;
+#pragma unroll 4
+  for (uint32_t i = 0; i < members; ++i) larger += listed[i] > own;
+  if (larger == wanted - 1) s.threshold = own;
+  return larger < wanted;
+}
+
+// What cuts a row: the result is all candidates from `bound` on, `found` of them in all; this block's
+// own go to places from `place` on. Not `sure`: what a guess left out may belong to the result.
+struct Cut {
+  Element bound;
+  uint32_t place;
+  uint32_t found;
+  bool sure;
+  bool nan;
+};
+
+// Of a row that one block reads. The histogram's first LAST_BINS bins are clear, the spread is reset.
+__device__ __forceinline__ Cut cut_of_block(const Params& p, Shared& s, uint32_t guess) {
+  const uint32_t n = s.count;
+  Cut cut = {0, 0, n, true, s.has_nan != 0};
+  if (n <= static_cast<uint32_t>(p.k)) {
+    cut.sure = guess == 0;
+    return cut;
+  }
+  cut.found = p.k;
+  spread_of_candidates(p, s, n);
+  __syncthreads();
+  Range r = whole_range(p, s.key_min, s.key_max);
+  while (true) {
+    const uint32_t members = narrow<LAST_BITS, false>(p, s, n, r);
+    if (members == r.wanted) {
+      cut.bound = r.low;
+      return cut;
+    }
+    if (members <= LIST) break;
+    __syncthreads();
+    clear_bins<LAST_BINS>(s);
+    __syncthreads();
+  }
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+    const Element c = s.candidates[i];
+    if (c >= r.low && c <= r.high) s.list[atomicAdd(&s.list_count, 1u)] = c;
+  }
+  __syncthreads();
+  rank_one(s, s.list, s.list_count, r.wanted);
+  __syncthreads();
+  cut.bound = s.threshold;
+  return cut;
+}
+
+// Of a row that the blocks of a cluster read, each with its own guess.
+__device__ __forceinline__ Cut cut_of_cluster(const Params& p, Shared& s, uint32_t rank) {
+  const uint32_t lane = threadIdx.x % 32, n = s.count;
+  spread_of_candidates(p, s, n);
+  device::cluster_sync();
+  const uint32_t counts = of_blocks(p, &s.count, 0);
+  uint32_t guess = of_blocks(p, &s.guess, 0), nan = of_blocks(p, &s.has_nan, 0);
+  uint32_t least = of_blocks(p, &s.key_min, 0xffffffffu), most = of_blocks(p, &s.key_max, 0);
+  guess = __reduce_max_sync(FULL_WARP, guess);
+  nan = __reduce_max_sync(FULL_WARP, nan);
+  least = __reduce_min_sync(FULL_WARP, least);
+  most = __reduce_max_sync(FULL_WARP, most);
+  Cut cut = {0, 0, 0, true, nan != 0};
+  cut.found = __reduce_add_sync(FULL_WARP, counts);
+  if (cut.found <= static_cast<uint32_t>(p.k)) {
+    cut.place = __reduce_add_sync(FULL_WARP, lane < rank ? counts : 0);
+    cut.sure = guess == 0;
+    return cut;
+  }
+  cut.found = p.k;
+  Range r = whole_range(p, least, most);
+  uint32_t members = narrow<LAST_BITS, true>(p, s, n, r);
+  while (members > LIST) {
+    device::cluster_sync();  // all have read the histograms
+    clear_bins<LAST_BINS>(s);
+    __syncthreads();
+    members = narrow<LAST_BITS, true>(p, s, n, r);
+  }
+  uint32_t above = 0;
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+    const Element c = s.candidates[i];
+    above += c > r.high;
+    if (c >= r.low && c <= r.high) s.list[atomicAdd(&s.list_count, 1u)] = c;
+  }
+  above = __reduce_add_sync(FULL_WARP, above);
+  if (lane == 0 && above > 0) atomicAdd(&s.above_all, above);
+  device::cluster_sync();
+  const uint32_t ends = warp_inclusive(of_blocks(p, &s.list_count, 0));
+  const uint32_t above_all = of_blocks(p, &s.above_all, 0);
+  uint32_t owner = 0, start = 0;
+  for (int other = 0; other < MOST_BLOCKS - 1; ++other) {
+    const uint32_t end = __shfl_sync(FULL_WARP, ends, other);
+    if (threadIdx.x >= end) {
+      owner = other + 1;
+      start = end;
+    }
+  }
+  if (threadIdx.x < members) {
+    s.gathered[threadIdx.x] = *device::peer(&s.list[threadIdx.x - start], owner);
+  }
+  __syncthreads();
+  const bool chosen = rank_one(s, s.gathered, members, r.wanted);
+  if (chosen && owner < rank) atomicAdd(&s.before, 1u);
+  __syncthreads();
+  cut.bound = s.threshold;
+  cut.place = __reduce_add_sync(FULL_WARP, lane < rank ? above_all : 0) + s.before;
+  cut.sure = cut.bound >= Element(guess) << p.column_bits;
+  return cut;
 }

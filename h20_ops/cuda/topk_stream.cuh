@@ -1,23 +1,12 @@
 // Read a slice once and keep candidates: the block's k largest elements are among them.
 #pragma once
 
-// Places for `wanted` more candidates of this thread; the first place.
-__device__ __forceinline__ uint32_t reserve(Shared& s, uint32_t wanted) {
-  const uint32_t inclusive = warp_inclusive(wanted);
-  uint32_t start = 0;
-  if (threadIdx.x % 32 == 31 && inclusive > 0) start = atomicAdd(&s.count, inclusive);
-  return __shfl_sync(FULL_WARP, start, 31) + inclusive - wanted;
-}
-
 constexpr int TOGETHER = CAPACITY / THREADS % 4 == 0 ? 4 : CAPACITY / THREADS % 2 == 0 ? 2 : 1;
 
 // Drop candidates that k others exceed, and return a bound that what is kept reaches. CAPACITY
 // candidates are there.
 __device__ __forceinline__ Element compact(const Params& p, Shared& s) {
-  reset_spread(s);
-  clear_histogram(s);
-  __syncthreads();
-  const Element bound = find_threshold<false>(p, s, CAPACITY);
+  const Element bound = rough_bound(p, s, CAPACITY);
   if (threadIdx.x == 0) s.count = 0;
 #pragma unroll 1
   for (int start = 0; start < CAPACITY; start += TOGETHER * THREADS) {
@@ -29,7 +18,7 @@ __device__ __forceinline__ Element compact(const Params& p, Shared& s) {
       kept += own[i] >= bound;
     }
     __syncthreads();  // what is kept goes to places that have been read
-    uint32_t place = reserve(s, kept);
+    uint32_t place = kept > 0 ? device::add_shared(&s.count, kept) : 0;
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
       if (own[i] >= bound) s.candidates[place++] = own[i];
@@ -91,7 +80,8 @@ __device__ __forceinline__ uint32_t edge_elements_at_least(const uint4* stage, f
 // Store the elements that `reached` names while there is room; return those left over.
 __device__ __forceinline__ uint32_t push(const Params& p, Shared& s, const uint4* stage,
                                          int first_column, uint32_t reached) {
-  uint32_t place = reserve(s, __popc(reached));
+  if (reached == 0) return 0;
+  uint32_t place = device::add_shared(&s.count, __popc(reached));
 #pragma unroll 1
   while (reached != 0 && place < CAPACITY) {
     const int position = position_of(__ffs(reached) - 1);
@@ -101,11 +91,12 @@ __device__ __forceinline__ uint32_t push(const Params& p, Shared& s, const uint4
   return reached;
 }
 
-// Every how many-th vector of a slice is looked at beforehand; 0 for short slices. Odd, so that the
-// sample does not keep step with a pattern of the columns.
+// Every how many-th vector of a slice is looked at beforehand; 0 for slices that fit the candidates or are
+// shorter than a sample. Odd, so that the sample does not keep step with a pattern of the columns.
 __device__ __forceinline__ int sample_stride(const Slice& slice) {
-  const int stride = (slice.last - slice.first - 2) / THREADS;
-  return stride < LEAST_STRIDE ? 0 : (stride - 1) | 1;
+  const int vectors = slice.last - slice.first;
+  const int stride = (vectors - 2) / THREADS;
+  return vectors * VECTOR_ELEMENTS <= CAPACITY || stride < 1 ? 0 : (stride - 1) | 1;
 }
 
 __device__ __forceinline__ void fetch_sample(Shared& s, const Slice& slice) {
@@ -120,9 +111,10 @@ __device__ __forceinline__ void fetch_sample(Shared& s, const Slice& slice) {
 // are not all alike. 0 if there is no telling. The histogram is clear, s.key_min and s.key_max too.
 __device__ __forceinline__ uint32_t guess_bound(const Params& p, Shared& s, const Slice& slice) {
   constexpr int SAMPLE = THREADS * VECTOR_ELEMENTS;
+  if (sample_stride(slice) == 0) return 0;
   const float expected = static_cast<float>(p.k) * SAMPLE / slice.end;
   const int wanted = static_cast<int>(expected + 4.0f * sqrtf(expected)) + 3;
-  if (sample_stride(slice) == 0 || wanted > SAMPLE / 2) return 0;
+  if (wanted > SAMPLE / 2) return 0;
   device::copies_wait();
   const uint4* own = &s.sample[threadIdx.x];
   uint32_t least = 0xffffffffu, most = 0;
@@ -146,7 +138,7 @@ __device__ __forceinline__ uint32_t guess_bound(const Params& p, Shared& s, cons
     if (x == x) atomicAdd(&s.histogram[(key_of(x) - least) >> shift], 1u);
   }
   __syncthreads();
-  if (find_bin<false>(p, s, wanted) < static_cast<uint32_t>(wanted)) return 0;
+  if (find_bin<BINS, false>(p, s, wanted) < static_cast<uint32_t>(wanted)) return 0;
   return least + (s.bin << shift);
 }
 
@@ -165,7 +157,7 @@ __device__ __forceinline__ void fetch_first_stages(Shared& s, const Slice& slice
 
 // Candidates of the slice, whose first stages have been asked for: elements with a key from `guess` on,
 // if it is not 0. Afterwards s.count of them are in shared memory, no more than CAPACITY, the
-// histogram is clear and the spread reset. Returns the next turn.
+// first LAST_BINS bins are clear and the spread is reset. Returns the next turn.
 __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Slice& slice,
                                             uint32_t turn, uint32_t guess) {
   float least = guess == 0 ? __uint_as_float(0xff800000u) : value_of(guess);
@@ -195,16 +187,9 @@ __device__ __forceinline__ uint32_t collect(const Params& p, Shared& s, const Sl
     fetch_stage(s, slice, (first - slice.first) / STAGE_VECTORS + STAGES, turn + STAGES);
   }
   if (nan) s.has_nan = 1;
+  if (threadIdx.x == 0) s.guess = guess;
   reset_spread(s);
-  clear_histogram(s);
+  clear_bins<LAST_BINS>(s);
   __syncthreads();
-  return turn;
-}
-
-// Let the first stages of a slice, which were asked for, arrive and be forgotten. Returns the next turn.
-__device__ __forceinline__ uint32_t drop_first_stages(Shared& s, const Slice& slice, uint32_t turn) {
-  for (int i = 0; i < STAGES && slice.first + i * STAGE_VECTORS < slice.last; ++i, ++turn) {
-    device::barrier_wait(&s.full[turn % STAGES], turn / STAGES % 2);
-  }
   return turn;
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,11 +24,11 @@ from h20_ops.testing.topk_cases import (
 from h20_ops.torch_ref import topk as twin
 
 pytestmark = pytest.mark.gpu
-module = importlib.import_module("h20_ops.topk")  # the name alone is the function
 Result = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 SHORT = TopkCase(rows=40, columns=20_000, k=512, kind="logits")
 LONG = TopkCase(rows=3, columns=200_000, k=512, kind="logits", ends=True)
 DTYPES = (torch.float32, torch.bfloat16)
+FORMS = (kernel.WIDE, kernel.NARROW)
 
 
 @pytest.fixture(autouse=True)
@@ -68,38 +67,35 @@ def test_the_kernel_gives_its_twins_bits(case: TopkCase) -> None:
 @pytest.mark.parametrize("blocks", [1, 2, 4, 8])
 @pytest.mark.parametrize("sorted", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_any_number_of_blocks_gives_the_same_result(
-    dtype: torch.dtype, sorted: bool, blocks: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("forms", FORMS, ids=["wide", "narrow"])
+def test_any_form_and_number_of_blocks_gives_the_same_result(
+    forms: dict[int, kernel.Form],
+    dtype: torch.dtype,
+    sorted: bool,
+    blocks: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernel, "choose_blocks", lambda *_: blocks)
+    case = replace(LONG, dtype=dtype, sorted=sorted)
+    monkeypatch.setattr(kernel, "plan", lambda *_: (forms[512], blocks))
     for kind in KINDS:
-        check_case(replace(LONG, kind=kind, dtype=dtype, sorted=sorted))
-    check_case(replace(LONG, rows=30, columns=3000, dtype=dtype, sorted=sorted))
-    check_case(replace(LONG, columns=100_000, k=4096, dtype=dtype, sorted=sorted))
-
-
-@pytest.mark.parametrize("blocks", [1, 4])
-def test_blocks_that_work_on_many_rows_leave_nothing_behind(
-    blocks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel, "choose_blocks", lambda *_: blocks)
-    monkeypatch.setattr(module, "_num_sms", lambda _: 2)
-    for dtype in DTYPES:
-        check_case(replace(SHORT, rows=100, columns=40_003, dtype=dtype, ends=True))
-        check_case(replace(SHORT, rows=100, kind="nan", dtype=dtype))
+        check_case(replace(case, kind=kind))
+    check_case(replace(case, rows=300, columns=3000))
+    for k in (1024, 2048, 4096):
+        monkeypatch.setattr(kernel, "plan", lambda *_, k=k: (forms[k], blocks))
+        check_case(replace(case, rows=20, columns=100_000, k=k))
 
 
 @pytest.mark.parametrize("sorted", [False, True])
-@pytest.mark.parametrize("blocks", [1, 2, 4])
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+@pytest.mark.parametrize("forms", FORMS, ids=["wide", "narrow"])
 def test_rows_that_mislead_the_guess_are_read_again(
-    blocks: int, sorted: bool, monkeypatch: pytest.MonkeyPatch
+    forms: dict[int, kernel.Form], blocks: int, sorted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel, "choose_blocks", lambda *_: blocks)
-    monkeypatch.setattr(module, "_num_sms", lambda _: 2)
+    monkeypatch.setattr(kernel, "plan", lambda *_: (forms[512], blocks))
     for dtype in DTYPES:
-        case = TopkCase(rows=9, columns=100_000, k=512, dtype=dtype, sorted=sorted)
+        case = TopkCase(rows=9, columns=200_000, k=512, dtype=dtype, sorted=sorted)
         rows = make_rows(case, "cuda")
-        mislead(rows, kernel.form_for(case.k).threads, blocks)
+        mislead(rows, forms[512].threads, blocks)
         check(select(topk, rows, case), select(twin, rows, case))
 
 

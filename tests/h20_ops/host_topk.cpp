@@ -50,6 +50,7 @@ struct Fibre {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
   int block, thread;
+  int generation;  // of the cluster's barrier at which it has arrived
   bool done;
 };
 
@@ -59,7 +60,7 @@ static std::vector<Block> blocks;
 static Barrier cluster;
 static Fibre* now;
 static long progress;
-static Index threadIdx, blockIdx, gridDim;
+static Index threadIdx, blockIdx;
 static int first_block;
 
 static void stop(const char* what) {
@@ -69,7 +70,8 @@ static void stop(const char* what) {
 
 static void give_way() { swapcontext(&now->context, &scheduler); }
 
-static void wait_at(Barrier& b, uint32_t any = 0) {
+// Returns the generation to wait for the end of.
+static int arrive_at(Barrier& b, uint32_t any = 0) {
   const int generation = b.generation;
   b.any |= any;
   ++progress;
@@ -79,8 +81,14 @@ static void wait_at(Barrier& b, uint32_t any = 0) {
     b.any = 0;
     ++b.generation;
   }
+  return generation;
+}
+
+static void leave(Barrier& b, int generation) {
   while (b.generation == generation) give_way();
 }
+
+static void wait_at(Barrier& b, uint32_t any = 0) { leave(b, arrive_at(b, any)); }
 
 static Block& own() { return blocks[now->block]; }
 static void __syncthreads() { wait_at(own().barrier); }
@@ -162,6 +170,9 @@ inline void barrier_init(uint64_t* barrier) { *barrier = 0; }
 inline void barrier_init_fence() {}
 inline void wait_for_previous_kernel() {}
 inline uint32_t cluster_rank() { return now->block; }
+inline uint32_t add_shared(uint32_t* place, uint32_t value) { return atomicAdd(place, value); }
+inline void cluster_arrive() { now->generation = arrive_at(cluster); }
+inline void cluster_wait() { leave(cluster, now->generation); }
 inline void cluster_sync() { wait_at(cluster); }
 inline void bulk_copy(void* target, const void* source, uint32_t bytes, uint64_t* barrier) {
   const uint64_t low = reinterpret_cast<uint64_t>(target) | reinterpret_cast<uint64_t>(source);
@@ -229,18 +240,17 @@ static void run_cluster(int size, std::vector<Fibre>& fibres, std::mt19937& draw
   }
 }
 
-// `clusters` groups of blocks, one after the other.
-extern "C" void run(const Params* given, int clusters, uint32_t seed) {
+// All rows, one after the other.
+extern "C" void run(const Params* given, int rows, uint32_t seed) {
   params = given;
   const int size = given->blocks;
-  gridDim.x = clusters * size;
   std::mt19937 draw(seed);
   std::vector<Fibre> fibres(size * THREADS);
   for (Fibre& f : fibres) f.stack = std::make_unique<char[]>(STACK);
   blocks.assign(size, Block{});
   for (Block& b : blocks) b.shared = std::aligned_alloc(128, sizeof(Shared));
-  for (int i = 0; i < clusters; ++i) {
-    first_block = i * size;
+  for (int row = 0; row < rows; ++row) {
+    first_block = row * size;
     run_cluster(size, fibres, draw);
   }
   for (Block& b : blocks) std::free(b.shared);

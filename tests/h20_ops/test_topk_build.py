@@ -30,11 +30,15 @@ SM_SHARED_BYTES, SM_REGISTERS, RESERVED_BYTES = 228 * 1024, 65_536, 1024
 KERNELS = kernel.source(SMALL, is_bf16=False).path.parent
 
 
+FORMS = sorted({*kernel.WIDE.values(), *kernel.NARROW.values()}, key=str)
+
+
 @nvcc
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("k", kernel.FORMS)
-def test_every_form_fits_its_multiprocessor_without_spills(k: int, dtype: torch.dtype) -> None:
-    form = kernel.form_for(k)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.threads}-{form.candidates}")
+def test_every_form_fits_its_multiprocessor_without_spills(
+    form: kernel.Form, dtype: torch.dtype
+) -> None:
     artefact = compile_cuda(kernel.source(form, is_bf16=dtype == torch.bfloat16))
     (report,) = ptxas_reports(artefact)
     assert report.arch == "sm_90a"
@@ -45,11 +49,13 @@ def test_every_form_fits_its_multiprocessor_without_spills(k: int, dtype: torch.
     assert counts[LOCAL_LOAD] == counts[LOCAL_STORE] == 0
 
 
-@pytest.mark.parametrize("k", [1, *kernel.FORMS])
-def test_the_shared_memory_of_all_blocks_of_a_form_fits(k: int) -> None:
-    form = kernel.form_for(k)
-    assert form.blocks_per_sm * (form.shared_bytes + RESERVED_BYTES) <= SM_SHARED_BYTES
-    assert form.candidates >= k * 5 // 4
+@pytest.mark.parametrize("forms", [kernel.WIDE, kernel.NARROW], ids=["wide", "narrow"])
+def test_a_multiprocessor_holds_enough_blocks_of_a_form(forms: dict[int, kernel.Form]) -> None:
+    assert list(forms) == sorted(forms) and max(forms) == 4096
+    for k, form in forms.items():
+        resident = SM_SHARED_BYTES // (form.shared_bytes + RESERVED_BYTES)
+        assert resident >= {256: 3, 512: 2, 1024: 1}[form.threads]
+        assert form.candidates >= k * 5 // 4
 
 
 @nvcc
@@ -60,7 +66,7 @@ def test_the_shared_memory_of_all_blocks_of_a_form_fits(k: int) -> None:
 def test_python_and_the_source_must_agree_on_sizes(
     constant: str, value: int, complaint: str
 ) -> None:
-    source = kernel.source(kernel.form_for(512), is_bf16=False)
+    source = kernel.source(SMALL, is_bf16=False)
     with pytest.raises(CompileError, match=complaint):
         compile_cuda(replace(source, defines={**source.defines, constant: value}))
 
@@ -78,11 +84,10 @@ def check(
     rows: torch.Tensor | None = None,
     *,
     blocks: int = 1,
-    clusters: int | None = None,
 ) -> None:
     """Run a case on the host and compare it with the twin."""
     rows = make_rows(case) if rows is None else rows
-    got = run(library, case, rows, blocks=blocks, clusters=clusters, seed=blocks)
+    got = run(library, case, rows, blocks=blocks, seed=blocks)
     flags = torch.zeros(case.rows, dtype=torch.bool)
     values, indices = twin(
         rows,
@@ -112,12 +117,12 @@ def test_the_kernels_source_gives_its_twins_bits(
 
 @nvcc
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("blocks,clusters", [(1, 2), (4, 1), (8, 8)])
-def test_rows_of_all_lengths_one_after_the_other(
-    on_host: dict[torch.dtype, ctypes.CDLL], blocks: int, clusters: int, dtype: torch.dtype
+@pytest.mark.parametrize("blocks", [1, 4, 8])
+def test_rows_of_all_lengths(
+    on_host: dict[torch.dtype, ctypes.CDLL], blocks: int, dtype: torch.dtype
 ) -> None:
     case = TopkCase(rows=8, columns=5000, k=300, kind="nan", dtype=dtype, ends=True, pad=1)
-    check(on_host[dtype], case, blocks=blocks, clusters=clusters)
+    check(on_host[dtype], case, blocks=blocks)
 
 
 @nvcc
@@ -129,12 +134,16 @@ def test_rows_that_mislead_the_guess_are_read_again(
     case = TopkCase(rows=4, columns=20_000, k=300, dtype=dtype, sorted=sorted)
     rows = make_rows(case)
     mislead(rows, SMALL.threads, blocks)
-    check(on_host[dtype], case, rows, blocks=blocks, clusters=4 if sorted else 1)
+    check(on_host[dtype], case, rows, blocks=blocks)
 
 
 @nvcc
 def test_a_guess_that_is_never_doubted_is_noticed(tmp_path: Path) -> None:
-    library = changed(tmp_path, "guess == 0 ? 0 : NOT_ENOUGH", "0")
+    library = changed(
+        tmp_path,
+        "cut.sure = guess == 0;\n    return cut;\n  }\n  cut.found = p.k;\n  spread",
+        "return cut;\n  }\n  cut.found = p.k;\n  spread",
+    )
     case = TopkCase(rows=1, columns=20_000, k=300)
     rows = make_rows(case)
     mislead(rows, SMALL.threads, 1)
@@ -171,15 +180,15 @@ def changed(folder: Path, old: str, new: str) -> ctypes.CDLL:
     return build(folder, folder, SMALL, torch.float32)
 
 
-def test_rows_are_cut_while_there_is_room_and_enough_to_read() -> None:
-    for resident in (156, 264):  # two blocks on each of the multiprocessors of an H20, an H200
-        assert kernel.choose_blocks(4096, 32_768, resident) == 1
-        assert kernel.choose_blocks(8, 131_072, resident) == 8
-        assert kernel.choose_blocks(1, 512, resident) == 1
-        for rows, columns in itertools.product((1, 7, 64, 300), (100, 16_384, 1 << 20)):
-            blocks = kernel.choose_blocks(rows, columns, resident)
-            assert blocks == 1 or rows * blocks <= resident
-            assert blocks in (1, 2, 4, 8)
+@pytest.mark.parametrize("num_sms", [78, 132])
+def test_rows_are_cut_while_there_is_room_and_enough_to_read(num_sms: int) -> None:
+    assert kernel.plan(4096, 32_768, 512, num_sms) == (kernel.NARROW[512], 1)
+    assert kernel.plan(8, 131_072, 512, num_sms) == (kernel.WIDE[512], 8)
+    assert kernel.plan(1, 512, 4096, num_sms) == (kernel.WIDE[4096], 1)
+    for rows, columns, k in itertools.product((1, 7, 64, 300), (100, 16_384, 1 << 20), (1, 513)):
+        form, blocks = kernel.plan(rows, columns, k, num_sms)
+        assert form.candidates > k
+        assert blocks in (1, 2, 4, 8) and (blocks == 1 or rows * blocks <= num_sms)
 
 
 def test_columns_fit_their_bits() -> None:
@@ -199,10 +208,6 @@ def test_fills_have_the_bits_that_torch_gives_them(value: float) -> None:
 
 
 def test_the_source_has_no_name_for_each_form_of_its_own() -> None:
-    forms = [
-        kernel.source(form, is_bf16=bf16)
-        for form in kernel.FORMS.values()
-        for bf16 in (False, True)
-    ]
+    forms = [kernel.source(form, is_bf16=bf16) for form in FORMS for bf16 in (False, True)]
     assert len({source.key() for source in forms}) == len(forms)
     assert all(isinstance(source, CudaSource) and source.name == "topk" for source in forms)

@@ -37,7 +37,6 @@ def run(
     rows: torch.Tensor,
     *,
     blocks: int,
-    clusters: int | None = None,
     seed: int = 0,
 ) -> Result:
     """Values, indices (int32, offset by 1000 times the row) and NaN flags of a case on the CPU."""
@@ -64,7 +63,6 @@ def run(
         column_bits=kernel.column_bits(case.columns),
         wide=0,
         sorted=case.sorted,
-        rows=case.rows,
     )
-    library.run(ctypes.byref(params), clusters or case.rows, seed)
+    library.run(ctypes.byref(params), case.rows, seed)
     return values, indices, flags
