@@ -6,4 +6,9 @@ def is_sm_major_9() -> bool:
     if accelerator_kind() != "nvidia":
         return False
     capability = nvidia.compute_capability()
-    return capability is not None and capability[0] == 9
+    if capability is None:  # without this, a Hopper GPU would silently take Blackwell's kernels
+        raise RuntimeError(
+            "NVML does not tell the GPU's compute capability: give the container the driver "
+            "capability 'utility' (NVIDIA_DRIVER_CAPABILITIES), so that libnvidia-ml.so.1 is there"
+        )
+    return capability[0] == 9

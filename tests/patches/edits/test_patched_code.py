@@ -51,6 +51,13 @@ def test_the_peak_follows_the_card(
     assert function(patched, DEVICE, "get_bf16_tflops_limit", **names)() == tflops
 
 
+def test_a_gpu_of_unknown_capability_is_refused(patched: Path) -> None:
+    unknown = SimpleNamespace(compute_capability=lambda: None)
+    names = {"functools": functools, "accelerator_kind": lambda: "nvidia", "nvidia": unknown}
+    with pytest.raises(RuntimeError, match="utility"):
+        function(patched, DEVICE, "is_sm_major_9", **names)()
+
+
 @pytest.mark.parametrize("is_sm90", [True, False])
 def test_packed_containers_keep_int32_and_gemm_scales_get_their_own_type(
     patched: Path, monkeypatch: pytest.MonkeyPatch, is_sm90: bool
