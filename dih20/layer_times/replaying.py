@@ -11,7 +11,7 @@ from dih20.layer_times.recording import Call, tensors_of
 from h20_ops.testing.timing import Timing, rotation_count, time_calls
 
 _MOST_BYTES = 2 << 30  # of one copy; beyond it, one call's tensors push each other out of L2
-_REPLAYS = 10
+_REPLAYS = 8
 
 
 def time_call(call: Call) -> Timing:
@@ -21,7 +21,7 @@ def time_call(call: Call) -> Timing:
         for each in tensors_of((call.arguments, call.keywords))
         if each.is_cuda
     )
-    count = 1 if held > _MOST_BYTES else rotation_count(held, limit=12)
+    count = 1 if held > _MOST_BYTES else rotation_count(held, limit=6)
     return time_calls([_again(call, fresh=turn > 0) for turn in range(count)], replays=_REPLAYS)
 
 
