@@ -14,6 +14,16 @@ from typing import BinaryIO
 
 from dih20.errors import WheelError
 
+# what changes seldom comes first, so that its blocks are the same in the next bundle
+GROUPS_IN_ORDER = (
+    "site",
+    "site-nccl",
+    "site-build",
+    "headers",
+    "vendor",
+    "sources",
+    "own",
+)
 _LEFT_OUT = {"__pycache__", ".git", "build", "dist"}
 
 
@@ -101,7 +111,7 @@ def _opener(wheel: Path, member: str) -> Callable[[], BinaryIO]:
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort by name. Two packages may hold the same file only when it is the same, byte for byte."""
+    """Sort by group and name. Two packages may hold the same file only when it is the same, byte for byte."""
     known: dict[str, Entry] = {}
     for entry in entries:
         other = known.setdefault(entry.name, entry)
@@ -111,7 +121,7 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
                 expected="one owner for each file",
                 remedy="leave one of the packages out with --without, or correct the lock",
             )
-    return [known[name] for name in sorted(known)]
+    return sorted(known.values(), key=lambda e: (GROUPS_IN_ORDER.index(e.group), e.name))
 
 
 def _content_hash(entry: Entry) -> str:

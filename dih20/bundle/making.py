@@ -13,8 +13,9 @@ from typing import Any
 from dih20.bundle import locked, nccl, own, vendor
 from dih20.bundle.entries import Entry, in_order
 from dih20.bundle.manifest import MANIFEST, is_bundle, manifest_of
-from dih20.bundle.parts import BlockCompressor, Splitter, write_archive
+from dih20.bundle.parts import BlockCompressor, Splitter, forget_old_blocks, write_archive
 from dih20.bundle.request import Request
+from dih20.bundle.thin_site import thin_site
 from dih20.bundle.tools import copy_tools
 from dih20.config import load_mirrors
 from dih20.console import Console
@@ -23,7 +24,7 @@ from dih20.fetch.cache import is_cached
 from dih20.fetch.downloads import distinct, fetch_files
 from dih20.lock import Lock, LockedFile
 from dih20.patches.prepare import PatchedTree
-from dih20.paths import shown
+from dih20.paths import cache_dir, shown
 from dih20.plan import Action, Plan
 
 
@@ -120,7 +121,8 @@ def _entries(
     prebuilt: list[dict[str, Any]],
     thinning: dict[str, Any],
 ) -> Iterator[Entry]:
-    yield from locked.site_entries(inputs.packages, "site")
+    site = locked.site_entries(inputs.packages, "site")
+    yield from thin_site(site) if request.thin_site else site
     yield from locked.site_entries(inputs.build_tools, "site-build")
     yield from locked.header_entries(inputs.header_wheels, inputs.header_debs)
     for wheel in inputs.nccl:
@@ -138,10 +140,12 @@ def _write(ui: Console, request: Request, folder: Path, entries: list[Entry]) ->
     total = sum(entry.size for entry in entries)
     with ui.step("pack", f"{total / 1e6:.0f} MB") as step, ui.progress("pack", total) as advance:
         splitter = Splitter(folder, request.part_size)
-        compressor = BlockCompressor(splitter.write, request.level)
+        known = cache_dir() / "bundle-blocks"
+        compressor = BlockCompressor(splitter.write, request.level, known=known)
         groups = write_archive(entries, compressor, advance)
         compressor.close()
         whole = splitter.close()
+        forget_old_blocks(known)
         step.note = f"{len(splitter.parts)} parts, {whole['size_bytes'] / 1e6:.1f} MB"
     return {
         "identity": whole["sha256"],

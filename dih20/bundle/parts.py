@@ -1,7 +1,8 @@
 """Write entries as one compressed tar, cut into numbered parts: the same entries give the same bytes.
 
 The tar is cut into blocks and each block is compressed by itself, so that all cores can work; the
-results follow one another in order, which xz reads as one file.
+results follow one another in order, which xz reads as one file. A group begins a block, so what did
+not change since an earlier bundle is found compressed already.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hashlib
 import lzma
 import os
 import tarfile
+import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,33 +73,79 @@ class Splitter:
 
 
 class BlockCompressor:
-    """A file to write a tar to: full blocks are compressed side by side and handed on in order."""
+    """A file to write a tar to: full blocks are compressed side by side and handed on in order.
 
-    def __init__(self, write: Callable[[bytes], None], level: int, workers: int = 0) -> None:
-        self._write, self._level = write, level
+    Args:
+        known: folder of compressed blocks by the hash of what is in them; None to keep none.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        level: int,
+        workers: int = 0,
+        known: Path | None = None,
+    ) -> None:
+        self._write, self._level, self._known = write, level, known
         self._workers = workers or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._workers)
         self._pending: deque[Future[bytes]] = deque()
         self._block = bytearray()
+        self._size = 0
 
     def write(self, data: bytes) -> int:
+        self._size += len(data)
         self._block += data
         while len(self._block) >= BLOCK:
             self._submit(bytes(self._block[:BLOCK]))
             del self._block[:BLOCK]
         return len(data)
 
-    def close(self) -> None:
+    def tell(self) -> int:
+        return self._size
+
+    def end_block(self) -> None:
+        """Let what follows begin a block."""
         if self._block:
             self._submit(bytes(self._block))
+            self._block.clear()
+
+    def close(self) -> None:
+        self.end_block()
         while self._pending:
             self._write(self._pending.popleft().result())
         self._pool.shutdown()
 
     def _submit(self, block: bytes) -> None:
-        self._pending.append(self._pool.submit(lzma.compress, block, preset=self._level))
+        self._pending.append(self._pool.submit(self._packed, block))
         while len(self._pending) > 2 * self._workers:
             self._write(self._pending.popleft().result())
+
+    def _packed(self, block: bytes) -> bytes:
+        if self._known is None:
+            return lzma.compress(block, preset=self._level)
+        path = self._known / f"{hashlib.sha256(block).hexdigest()}-{self._level}.xz"
+        try:
+            packed = path.read_bytes()
+            if lzma.decompress(packed) == block:
+                os.utime(path)
+                return packed
+        except (FileNotFoundError, lzma.LZMAError):
+            pass  # not there, or spoiled: made anew
+        packed = lzma.compress(block, preset=self._level)
+        self._known.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._known, delete=False) as fresh:
+            fresh.write(packed)
+        Path(fresh.name).replace(path)
+        return packed
+
+
+def forget_old_blocks(known: Path, days: int = 30) -> None:
+    """Remove blocks that no bundle has used for so long."""
+    oldest = time.time() - days * 86_400
+    for path in known.glob("*"):
+        if path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
 
 
 class _Hashed:
@@ -116,8 +165,10 @@ def write_archive(
 ) -> dict[str, dict[str, Any]]:
     """Write the tar and give, for each group, how many files and bytes it has and their hash."""
     groups: dict[str, dict[str, Any]] = {}
-    with tarfile.open(fileobj=target, mode="w|", format=tarfile.GNU_FORMAT) as out:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as out:  # type: ignore[call-overload]
         for entry in entries:
+            if entry.group not in groups:
+                target.end_block()
             group = groups.setdefault(
                 entry.group, {"files": 0, "size_bytes": 0, "sha256": hashlib.sha256()}
             )

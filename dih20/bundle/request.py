@@ -26,6 +26,7 @@ class Request:
         without: names of packages of the lock, or of GROUPS, that the host brings itself.
         wheels: folder with vendor wheels built elsewhere with `wheels_torch`; None for none.
         thin_nccl: the one architecture whose device code stays in NCCL; empty for all of them.
+        thin_site: packages without static libraries, compilers' sources and debug symbols.
     """
 
     part_size: int
@@ -34,6 +35,7 @@ class Request:
     wheels: Path | None = None
     wheels_torch: str = ""
     thin_nccl: str = ""
+    thin_site: bool = False
     level: int = 3
 
     @classmethod
@@ -46,6 +48,7 @@ class Request:
         wheels_torch: str = "",
         *,
         thin_nccl: str = "",
+        thin_site: bool = False,
         level: int = 3,
     ) -> Request:
         """Read the task's options; UsageError for what makes no sense."""
@@ -72,6 +75,7 @@ class Request:
             wheels=Path(wheels).expanduser().resolve() if wheels else None,
             wheels_torch=wheels_torch,
             thin_nccl=thin_nccl,
+            thin_site=thin_site,
             level=level,
         )
 
@@ -81,6 +85,7 @@ class Request:
             "part_size": self.part_size,
             "without": list(self.without),
             "thin_nccl": self.thin_nccl,
+            "thin_site": self.thin_site,
             "level": self.level,
         }
 

@@ -16,6 +16,7 @@ from dih20.cli import Run, task
         "wheels": "folder with vendor wheels built elsewhere; the wheel store's are taken anyway",
         "wheels-torch": "the torch that those were built with; not needed beside a wheels.json",
         "thin-nccl": "keep NCCL's device code of this architecture alone, such as sm_90",
+        "thin-site": "packages without static libraries, C++ sources and debug symbols",
         "level": "compression, 0 to 9",
     },
 )
@@ -27,13 +28,13 @@ def bundle(
     wheels: str = "",
     wheels_torch: str = "",
     thin_nccl: str = "",
+    thin_site: bool = False,
     level: int = 3,
 ) -> dict[str, Any]:
     """The engine for a bare GPU host: parts, manifest and run.sh."""
     from dih20.bundle.making import make
     from dih20.bundle.request import Request
 
-    wanted = Request.of(
-        part_size, out, without, wheels, wheels_torch, thin_nccl=thin_nccl, level=level
-    )
+    thin: dict[str, Any] = {"thin_nccl": thin_nccl, "thin_site": thin_site}
+    wanted = Request.of(part_size, out, without, wheels, wheels_torch, level=level, **thin)
     return make(run.ui, wanted, only_plan=run.plan)

@@ -45,6 +45,37 @@ def test_the_same_entries_give_the_same_bytes_with_any_number_of_workers(
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_blocks_of_unchanged_groups_are_found_compressed(
+    tmp_path: Path, entries: list[Entry]
+) -> None:
+    known, changed = tmp_path / "known", in_order([*entries, of_bytes("own/new", b"new")])
+    written = []
+    for number, given in enumerate((entries, entries, changed)):
+        parts: list[bytes] = []
+        compressor = BlockCompressor(parts.append, 1, known=known)
+        write_archive(given, compressor, lambda _: None)
+        compressor.close()
+        written.append((b"".join(parts), sorted(path.name for path in known.iterdir())))
+        assert number or len(written[0][1]) == 2, "a block for each group"
+    assert written[0] == written[1]
+    assert len(set(written[2][1]) - set(written[0][1])) == 1, "only the changed group is new"
+
+
+def test_a_spoiled_block_is_made_anew(tmp_path: Path, entries: list[Entry]) -> None:
+    results = []
+    for _ in range(2):
+        parts: list[bytes] = []
+        compressor = BlockCompressor(parts.append, 1, known=tmp_path / "known")
+        write_archive(entries, compressor, lambda _: None)
+        compressor.close()
+        results.append(b"".join(parts))
+        for path in (tmp_path / "known").iterdir():
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+    assert results[0] == results[1]
+
+
 def test_parts_are_numbered_full_but_the_last_and_hash_to_the_whole(
     tmp_path: Path, entries: list[Entry]
 ) -> None:

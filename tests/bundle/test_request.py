@@ -24,7 +24,8 @@ def test_a_size_that_is_none_or_too_small_is_refused(text: str) -> None:
 
 
 def test_thinning_is_off_unless_asked_for() -> None:
-    assert Request.of().options()["thin_nccl"] == ""
+    options = Request.of().options()
+    assert options["thin_nccl"] == "" and options["thin_site"] is False
 
 
 @pytest.mark.parametrize("given", ["90", "sm_90a", "sm_90,sm_100", "compute_90"])
