@@ -18,10 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # Cases that failed on an H200 before: the norm that they return differs in bits from torch's.
-KNOWN = re.compile(
-    r"fused_transform\.py::.*(return[-_]norm|norm).*8193|fused_transform\.py::.*8193.*norm"
-)
+KNOWN = re.compile(r"fused_transform\.py::.*return-norm.*-n8193\b")
 _NOW: dict[str, Any] = {}
 
 
@@ -85,6 +85,7 @@ def _measure_nothing() -> None:
             setattr(testing, name, value)
 
 
+@pytest.hookimpl(trylast=True)  # type: ignore[untyped-decorator, unused-ignore]
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Keep some tests of each function, in turn over the files; shorten loops inside them."""
     take = max(int(os.environ.get("DIH20_TAKE", "1")), 1)

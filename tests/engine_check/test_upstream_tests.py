@@ -116,9 +116,9 @@ def known_line(relative: float, test: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("relative", "test", "known"),
     [
-        (2.0**-8, "a/fused_transform.py::test_x[return-norm-512-8193]", 1),
-        (2.0**-5, "a/fused_transform.py::test_x[return-norm-512-8193]", 0),
-        (2.0**-8, "a/fused_transform.py::test_x[return-norm-512-128]", 0),
+        (2.0**-8, "a/fused_transform.py::test_x[e4m3-return-norm-h1-d512-n8193]", 1),
+        (2.0**-5, "a/fused_transform.py::test_x[e4m3-return-norm-h1-d512-n8193]", 0),
+        (2.0**-8, "a/fused_transform.py::test_x[e4m3-return-norm-h1-d512-n128]", 0),
     ],
 )
 def test_only_the_known_cases_may_differ_by_one_step(
