@@ -61,10 +61,10 @@ def run(argv: Sequence[str] | None) -> int:
         given_rows = wheels.read(Path(given.wheels).expanduser().resolve(), manifest)
         manifest = {**manifest, "vendor_wheels": [*given_rows, *manifest["vendor_wheels"]]}
     installed = installing.install(folder, manifest, layout, jobs=given.max_jobs)
-    if given.no_check:
-        say(f"installed; a shell takes it with: . {layout.root}/env.sh")
-        return 0
-    return starting.engine_check(layout, installed, rest)
+    if not given.no_check:
+        starting.engine_check(layout, installed, rest)
+    say(f"installed; a shell takes it with: . {layout.root}/env.sh")
+    return 0
 
 
 def _cache(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dih20.bundle.onhost import facts
 from dih20.bundle.onhost.installing import Installed
@@ -23,10 +24,10 @@ def command(layout: Layout, arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "dih20.engine_check", *arguments, *places]
 
 
-def engine_check(layout: Layout, installed: Installed, arguments: Sequence[str]) -> int:
-    """Run it and give its exit code; a host without a Hopper GPU is refused first."""
+def engine_check(layout: Layout, installed: Installed, arguments: Sequence[str]) -> NoReturn:
+    """Become engine-check, so that a signal reaches it; a host without a Hopper GPU is refused first."""
     facts.require_gpu(installed.facts)
     words = command(layout, arguments)
     say(f"engine-check {' '.join(words[3:])}")
-    environment = {**installed.environment, "PYTHONSAFEPATH": "1"}
-    return subprocess.run(words, cwd=layout.root, env=environment, check=False).returncode
+    os.chdir(layout.root)
+    os.execve(sys.executable, words, {**installed.environment, "PYTHONSAFEPATH": "1"})
