@@ -20,14 +20,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, help="where the config is written")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--annotate", action="store_true", help="write OUTPUT's reasons anew, no GPU"
+    )
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--context", type=int, default=32_768)
     parser.add_argument("--tokens", type=int, default=4_096)
     parser.add_argument("--seconds", type=float, default=300.0, help="time no component later")
     parser.add_argument("--commit", default="", help="commit of the tree, where git cannot tell")
     options = parser.parse_args()
+    if options.annotate:
+        return _annotate(options.output)
+    if options.folder is None:
+        parser.error("--folder is needed to measure")
 
     from dih20.layer_times.measuring import measure
     from h20_ops.testing.machine import clocks_under_load, commit_of, now, require_sm90, versions
@@ -65,6 +72,17 @@ def main() -> int:
                 if row.get("times_bound", 9) > 2:
                     print("   ", row)
     return 0
+
+
+def _annotate(path: Path) -> int:
+    from dih20.layer_times.reasons import annotate
+
+    record = json.loads(path.read_text(encoding="utf-8"))
+    missing = annotate(record)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for component in missing:
+        print(f"no reason is written for {component} (dih20/layer_times/reasons.py)")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import torch
 
 from dih20.layer_times import gemms, hooking, shape
 from dih20.layer_times.engine import LayerEngine
-from dih20.layer_times.reasons import reason
+from dih20.layer_times.reasons import FAR, reason
 from dih20.layer_times.recording import Call, Recorder
 from dih20.layer_times.replaying import launch_us, time_call, time_layer
 from dih20.layer_times.works import Batch, work_of
 from h20_ops.testing.roofline import H200
 from h20_ops.testing.timing import copy_bandwidth_gbps
 
-_FAR = 3.0
 Row = dict[str, Any]
 
 
@@ -129,8 +128,8 @@ def _row(call: Call, batch: Batch, card: Row, clock: _Clock) -> Row:
     if not isinstance(us, float):
         return row
     row["times_bound"] = round(us / max(bound, card["launch_us"]), 2)
-    if row["times_bound"] > _FAR:
-        row["why"] = reason(call.operator, batch.rows)
+    if row["times_bound"] > FAR:
+        row["why"] = reason(call.operator)
     return row
 
 
@@ -144,7 +143,6 @@ def _batch(text: Row, rows: int, keys: float, longest: int) -> Batch:
         keys=keys,
         longest=longest,
         experts_per_token=text["num_experts_per_tok"],
-        experts=text["n_routed_experts"],
         index_topk=text["index_topk"],
         ratios=tuple(text["compress_ratios"]),
     )

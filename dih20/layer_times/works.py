@@ -12,6 +12,7 @@ from h20_ops.testing.roofline import Work
 _HEADS_DIM, _INDEX_DIM = 512, 128
 _WINDOW, _WINDOW_RECORD, _CHOSEN_RECORD, _INDEX_RECORD = 128, 528, 288, 68
 _FP8 = 2.0
+_ALIGNMENT = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,6 @@ class Batch:
     keys: float
     longest: int
     experts_per_token: int
-    experts: int
     index_topk: int
     ratios: tuple[int, ...]
 
@@ -79,13 +79,20 @@ def _product(call: Call, speed: float) -> Work:
 
 
 def _experts(call: Call, batch: Batch) -> Work:
-    """Rows that hold a token, and the weights of experts that get one."""
-    (x, _), (weight, scale), out = call.arguments[:3]
-    rows = batch.rows * batch.experts_per_token
-    busy = 1 - (1 - batch.experts_per_token / batch.experts) ** batch.rows
+    """Rows that hold a token, and the weights of experts that get one, as the call's own groups say."""
+    (x, _), (weight, scale), out, ends = call.arguments[:4]
+    counts = _group_sizes(ends.tolist())
+    rows = sum(counts)
+    busy = sum(count > 0 for count in counts) / weight.shape[0]
     moved = busy * _bytes(weight, scale) + rows * (x.shape[1] + 2.0 * out.shape[1])
     flops = 2.0 * rows * weight.shape[1] * weight.shape[2]
     return Work(flops=flops, bytes_moved=moved, mma_speed=_FP8)
+
+
+def _group_sizes(ends: list[int]) -> list[int]:
+    """Give the rows of each group; a group starts at the next multiple of 128 after the one before."""
+    starts = [0, *(-(-end // _ALIGNMENT) * _ALIGNMENT for end in ends[:-1])]
+    return [end - start for start, end in zip(starts, ends, strict=True)]
 
 
 def _logits(call: Call, batch: Batch, ratio: int) -> Work:

@@ -17,7 +17,6 @@ BATCH = Batch(
     keys=1000.0,
     longest=1000,
     experts_per_token=6,
-    experts=48,
     index_topk=512,
     ratios=(0, 2, 1),
 )
@@ -54,14 +53,14 @@ def test_a_product_reads_both_operands_and_writes_its_result() -> None:
 
 
 def test_only_experts_with_a_token_and_rows_with_one_count() -> None:
-    a, b = (e4m3(6528, 256), None), (e4m3(48, 512, 256), torch.empty(48, 4, 2))
-    made = call("m_grouped_fp8_gemm_nt_contiguous", a, b, bf16(6528, 512))
-    work = work_of(made, BATCH)
-    assert work.flops == 2 * 64 * 6 * 512 * 256
-    weights = 48 * (512 * 256 + 4 * 2 * 4)
-    assert weights * 0.99 < work.bytes_moved - 384 * (256 + 1024) < weights
-    few = work_of(made, Batch(**{**BATCH.__dict__, "rows": 1}))
-    assert few.bytes_moved == pytest.approx(weights / 8 + 6 * (256 + 1024))
+    a, b = (e4m3(512, 256), None), (e4m3(4, 512, 256), torch.empty(4, 4, 2))
+    ends = torch.tensor(
+        [100, 128 + 0, 128 + 130, 384 + 1], dtype=torch.int32
+    )  # 100, 0, 130, 1 rows
+    work = work_of(call("m_grouped_fp8_gemm_nt_contiguous", a, b, bf16(512, 512), ends), BATCH)
+    assert work.flops == 2 * 231 * 512 * 256
+    weights = 3 * (512 * 256 + 4 * 2 * 4)
+    assert work.bytes_moved == weights + 231 * (256 + 2 * 512)
 
 
 @pytest.mark.parametrize(("layer", "keys"), [(0, 128), (1, 128 + 500), (2, 128 + 512)])
