@@ -59,6 +59,23 @@ def test_a_selection_that_is_wrong_is_accused(driver: Any, context: Context) -> 
     assert "layers.3.attn.chosen" in outcome.reasons[0]
 
 
+def test_one_row_that_selects_otherwise_is_counted_and_no_divergence(
+    driver: Any, context: Context
+) -> None:
+    index = driver.model.model.layers[3].self_attn.index_attn
+
+    def one_row(ids: Any, input_metadata: Any) -> Any:
+        ids = ids.clone()
+        ids[60:61, :10] = -1  # no row of the empty pass
+        return ids
+
+    index._topk_prefill = one_row
+    outcome = judged(driver, context)
+    assert outcome.passed, outcome.reasons
+    found = outcome.numbers["cases"]["70 tokens"]["other_selections"]
+    assert found == {"layers.3.attn.chosen step 0": pytest.approx(1 / 70)}
+
+
 def test_rules_that_do_not_fit_are_named_and_the_others_go_on(
     driver: Any, context: Context
 ) -> None:
