@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Scaled = tuple[torch.Tensor, torch.Tensor]
 
 RECIPE = (1, 128, 128)
+MASKED_ROWS = 128
 
 
 def fp8_gemm_nt(
@@ -102,13 +103,24 @@ def m_grouped_fp8_gemm_nt_masked(
     """Write, for each expert, its first num_rows rows times its weight; other rows hold anything.
 
     Args:
-        a: e4m3 (experts, m, k) and its fp32 scales (experts, m, ceil(k / 128)).
+        a: e4m3 (experts, m, k) and its fp32 scales (experts, m, ceil(k / 128)); m a multiple of 128.
+            The kernel writes whole tiles of 64 or 128 rows: of a smaller m the rest of a tile lands
+            on the next expert's first rows, before or after those are written.
         b: as for the contiguous form. d: bf16 (experts, m, n).
         num_rows: int32 (experts,). expected_m: a positive guess at its mean.
     """
     call = "m_grouped_fp8_gemm_nt_masked"
     want_dtype(call, "a[0]", a[0], _e4m3())
     groups, m, k = _three(call, "a[0]", a[0])
+    if m % MASKED_ROWS and groups > 1:
+        refuse(
+            call,
+            "a[0].shape[1] (m)",
+            m,
+            f"a multiple of {MASKED_ROWS}, the rows of a tile",
+            f"allocate {-(-m // MASKED_ROWS) * MASKED_ROWS} rows for each expert; num_rows says how "
+            "many of them count",
+        )
     _, n = _want_grouped(call, b, k)
     want_shape(call, "b[0]", b[0], (groups, n, k))
     want_fp32(call, "a[1]", a[1])

@@ -62,7 +62,8 @@ def run_pytest(test_file: Path, root: Path, select: str) -> tuple[int, dict[str,
     command += ["-k", select] if select else []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "outcomes.json"
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+        ours = [str(REPOSITORY), *map(str, sorted(REPOSITORY.glob("dropins/*")))]
+        path = os.pathsep.join(filter(None, [*ours, os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, outcomes.VARIABLE: str(file), "PYTHONPATH": path}
         code = subprocess.run(command, env=environment, check=False).returncode
         if not file.is_file():

@@ -67,7 +67,7 @@ def image_by_image(x: VitInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Give fp32 (rows, heads, dim): a softmax over each image by itself, and what it sums, all positive.
 
     The second is the sum of probabilities times magnitudes of values: probabilities rounded to bf16
-    move the result by at most 2^-9 of it.
+    move the result by at most 2^-8 of it.
     """
     out, summed = (torch.empty(x.q.shape, dtype=torch.float32, device=x.q.device) for _ in range(2))
     start = 0

@@ -151,22 +151,28 @@ def test_a_wrong_gemm_argument_is_named_with_value_and_wish(calls: Calls, fault:
     assert calls == []
 
 
-@pytest.mark.parametrize("m", [8, 16, 32, 64])
-def test_the_masked_form_keeps_counts_and_blocks_apart(calls: Calls, m: int) -> None:
+def masked(m: int) -> tuple[Any, Any, Any]:
     a = (torch.zeros(2, m, 256, dtype=E4M3), torch.ones(2, m, 2))
-    counts = torch.tensor([m, 0], dtype=torch.int32)
-    sm90_contracts.m_grouped_fp8_gemm_nt_masked(
-        a, weight(2, 128, 256), bf16(2, m, 128), counts, expected_m=m
-    )
+    return a, weight(2, 128, 256), bf16(2, m, 128)
+
+
+def test_the_masked_form_keeps_counts_and_blocks_apart(calls: Calls) -> None:
+    counts = torch.tensor([17, 0], dtype=torch.int32)
+    sm90_contracts.m_grouped_fp8_gemm_nt_masked(*masked(128), counts, expected_m=17)
     assert calls[0][0] == "m_grouped_fp8_fp4_gemm_nt_masked"
     with pytest.raises(UnsupportedError, match="expected_m is 0"):
-        sm90_contracts.m_grouped_fp8_gemm_nt_masked(
-            a, weight(2, 128, 256), bf16(2, m, 128), counts, expected_m=0
-        )
+        sm90_contracts.m_grouped_fp8_gemm_nt_masked(*masked(128), counts, expected_m=0)
     with pytest.raises(UnsupportedError, match=r"num_rows\.dtype is torch\.int64"):
-        sm90_contracts.m_grouped_fp8_gemm_nt_masked(
-            a, weight(2, 128, 256), bf16(2, m, 128), counts.long(), expected_m=m
-        )
+        sm90_contracts.m_grouped_fp8_gemm_nt_masked(*masked(128), counts.long(), expected_m=9)
+
+
+@pytest.mark.parametrize("m", [8, 16, 32, 64, 192])
+def test_tiles_that_would_reach_into_the_next_expert_are_refused(calls: Calls, m: int) -> None:
+    counts = torch.tensor([m, 0], dtype=torch.int32)
+    with pytest.raises(UnsupportedError) as refused:
+        sm90_contracts.m_grouped_fp8_gemm_nt_masked(*masked(m), counts, expected_m=m)
+    assert f"(m) is {m}" in refused.value.found and "multiple of 128" in refused.value.expected
+    assert calls == []
 
 
 def paged(**changed: Any) -> dict[str, Any]:
