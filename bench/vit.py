@@ -21,7 +21,8 @@ def measure(bench: BenchRun) -> None:
         rows = sum(lengths)
         moved = rows * HEADS * DIM * 2 * 4
         sets = [vit_case(lengths, seed=seed) for seed in range(rotation_count(moved, limit=8))]
-        ours, theirs = time_in_turns([_ours(x) for x in sets], [_torch(x) for x in sets])
+        pairs_of_calls = [_ours(x) for x in sets], [_torch(x) for x in sets]
+        ours, theirs = time_in_turns(*pairs_of_calls, replays=150)
         pairs = float(sum(length * length for length in lengths)) * HEADS
         bench.row(
             shape={"images": len(lengths), "rows": rows, "heads": HEADS, "dim": DIM},
