@@ -133,8 +133,10 @@ class LocalEPBuffer:
         if x.shape[0]:
             for column in range(topk):
                 row = handle.row_of[:, column]
-                part = x.index_select(0, row.clamp_min(0)).float()
-                total += torch.where((row >= 0).unsqueeze(1), part, torch.zeros_like(part))
+                part = x.index_select(0, row.clamp_min(0))
+                total += part.masked_fill_(
+                    (row < 0).unsqueeze(1), 0
+                )  # sums in fp32, element by element
         if bias is not None:
             total += bias.float()
         return Done((total.to(torch.bfloat16), None))
