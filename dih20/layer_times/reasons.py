@@ -21,8 +21,8 @@ REASONS: dict[str, str] = {
     "dispatch": "plain torch, about fifteen small kernels in turn: it sorts rows by expert and lays them out "
     "for the worst case, each expert padded to 128, so that the device need not be read (6,528 rows for the "
     "384 of 64 sequences)",
-    "combine": "plain torch: for each of the six experts a gather, a conversion to fp32 and an addition, so "
-    "the fp32 sum passes through memory six times; the sum must stay fp32 until the shared expert is added",
+    "combine": "plain torch: each of the six experts is gathered and added by kernels of their own, so the fp32 "
+    "sum passes through memory six times; it must stay fp32 until the shared expert is added",
     "rows": "plain torch: rows are gathered, converted and multiplied by their scales in kernels of their own",
     "topk": "rows of at most 32,768 entries: the passes over one row wait for each other, and their number, "
     "not the bytes, takes the time",
