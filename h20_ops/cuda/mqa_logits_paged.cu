@@ -29,54 +29,68 @@ static_assert(SHARED_BYTES == EXPECTED_SHARED_BYTES, "mqa_logits_paged_kernel.py
 // their codes' values: half of 2^-12 for both.
 constexpr float WEIGHT_UNIT = 0.5f / (1 << (2 * LARGEST_SHIFT));
 
-// Expand a row's queries into shared memory and return the largest exponent of any of them, which is
-// taken out of all: a head's own, smaller one goes into its weight.
-__device__ __forceinline__ int load_queries(const Params& p, int row, uint32_t shared) {
-  const int thread = threadIdx.x;
-  const int lane = thread & 31;
-  constexpr int EACH = HEADS / 32;
-  uint32_t exponents[EACH];
-  int largest = 0;
+// What a thread loads of a row's queries, early: a head's exponents, a group's codes and a weight.
+struct Queries {
+  uint32_t exponents[HEADS / 32];
+  uint4 codes[HEADS / 32];
+  float weights[HEADS / 32];
+
+  __device__ __forceinline__ void load(const Params& p, int row) {
+    const int lane = threadIdx.x & 31;
+    const int group = threadIdx.x & 3;
 #pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const int head = i * 32 + lane;
-    exponents[i] = head < p.heads ? __ldg(p.q_sf + row * p.sf_row_stride + head * p.sf_head_stride) : 0;
-    uint32_t unused;
-    largest = max(largest, static_cast<int>(largest_exponent(exponents[i], unused)));
-  }
-  largest = __reduce_max_sync(0xffffffffu, largest);
-#pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const int head = i * 32 + (thread >> 2);
-    const int group = thread & 3;
-    uint32_t table_bytes;
-    const uint32_t own = __shfl_sync(0xffffffffu, exponents[i], thread >> 2);
-    const int head_largest = largest_exponent(own, table_bytes);
-    uint4 codes = make_uint4(0, 0, 0, 0);
-    float weight = 0.0f;
-    if (head < p.heads) {
-      codes = __ldg(reinterpret_cast<const uint4*>(p.q + row * p.q_row_stride +
-                                                   head * p.q_head_stride + group * 16));
-      weight = __bfloat162float(p.weights[row * p.weight_row_stride + head]);
-    }
-    const uint2 table = load_shared8(shared + TABLES_AT + ((table_bytes >> (8 * group)) & 0xFF));
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-    const uint32_t target = shared + QUERIES_AT + head * 128 + group * 4;
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      uint32_t low, high;
-      expand8(words[step], table, MARK, low, high);
-      store_shared4(target + (((2 * step) ^ (head & 7)) << 4), low);
-      store_shared4(target + (((2 * step + 1) ^ (head & 7)) << 4), high);
-    }
-    if (group == 0) {
-      const float scale = __int_as_float(max(127 + head_largest - largest, 0) << 23);
-      store_shared4(shared + WEIGHTS_AT + head * 4, __float_as_uint(weight * WEIGHT_UNIT * scale));
+    for (int i = 0; i < HEADS / 32; ++i) {
+      const int head = i * 32 + lane;
+      exponents[i] = 0;
+      if (head < p.heads) exponents[i] = __ldg(p.q_sf + row * p.sf_row_stride + head * p.sf_head_stride);
+      const int own = i * 32 + (threadIdx.x >> 2);
+      codes[i] = make_uint4(0, 0, 0, 0);
+      weights[i] = 0.0f;
+      if (own < p.heads) {
+        codes[i] = __ldg(reinterpret_cast<const uint4*>(p.q + row * p.q_row_stride +
+                                                        own * p.q_head_stride + group * 16));
+        weights[i] = __bfloat162float(p.weights[row * p.weight_row_stride + own]);
+      }
     }
   }
-  sm90::fence_async_proxy();
-  return largest;
-}
+
+  // Expand them into shared memory and return the largest exponent of any head, which is taken out of
+  // all: a head's own, smaller one goes into its weight.
+  __device__ __forceinline__ int store(uint32_t shared) const {
+    const int group = threadIdx.x & 3;
+    int largest = 0;
+#pragma unroll
+    for (int i = 0; i < HEADS / 32; ++i) {
+      uint32_t unused;
+      largest = max(largest, static_cast<int>(largest_exponent(exponents[i], unused)));
+    }
+    largest = __reduce_max_sync(0xffffffffu, largest);
+#pragma unroll
+    for (int i = 0; i < HEADS / 32; ++i) {
+      const int head = i * 32 + (threadIdx.x >> 2);
+      uint32_t table_bytes;
+      const uint32_t own = __shfl_sync(0xffffffffu, exponents[i], threadIdx.x >> 2);
+      const int head_largest = largest_exponent(own, table_bytes);
+      const uint2 table = load_shared8(shared + TABLES_AT + ((table_bytes >> (8 * group)) & 0xFF));
+      const uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+      const uint32_t target = shared + QUERIES_AT + head * 128 + group * 4;
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        uint32_t low, high;
+        expand8(words[step], table, MARK, low, high);
+        store_shared4(target + (((2 * step) ^ (head & 7)) << 4), low);
+        store_shared4(target + (((2 * step + 1) ^ (head & 7)) << 4), high);
+      }
+      if (group == 0) {
+        const float scale = __int_as_float(max(127 + head_largest - largest, 0) << 23);
+        store_shared4(shared + WEIGHTS_AT + head * 4,
+                      __float_as_uint(weights[i] * WEIGHT_UNIT * scale));
+      }
+    }
+    sm90::fence_async_proxy();
+    return largest;
+  }
+};
 
 // A thread's part of the weighted sums of two rows of the product.
 __device__ __forceinline__ void add_heads(float (&d)[HEADS / 2], const float (&weights)[HEADS / 4],
@@ -111,22 +125,59 @@ __device__ __forceinline__ void store_logit(const Params& p, int64_t at, float v
 #endif
 }
 
-// Expand 16 of a warp's keys and start their product with all queries.
-__device__ __forceinline__ void start_product(const uint4& first, const uint4& second,
-                                              uint2 first_table, uint2 second_table,
-                                              uint32_t mark, uint64_t queries,
-                                              uint32_t (&a)[16], float (&d)[HEADS / 2]) {
-  const uint32_t one[4] = {first.x, first.y, first.z, first.w};
-  const uint32_t two[4] = {second.x, second.y, second.z, second.w};
+// Expand 16 of a warp's keys.
+__device__ __forceinline__ void expand_sixteen(const uint4* codes, const uint2* tables, uint32_t mark,
+                                               uint32_t (&a)[16]) {
+  const uint32_t one[4] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w};
+  const uint32_t two[4] = {codes[1].x, codes[1].y, codes[1].z, codes[1].w};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    expand8(one[step], first_table, mark, a[4 * step], a[4 * step + 2]);
-    expand8(two[step], second_table, mark, a[4 * step + 1], a[4 * step + 3]);
+    expand8(one[step], tables[0], mark, a[4 * step], a[4 * step + 2]);
+    expand8(two[step], tables[1], mark, a[4 * step + 1], a[4 * step + 3]);
   }
+}
+
+// Start the products of a warp's 32 keys with all queries. One that adds to what the one before it still
+// works on would wait for it, so the two halves take turns.
+__device__ __forceinline__ void start_products(uint32_t (&a)[2][16], uint64_t queries,
+                                               float (&d)[2][HEADS / 2]) {
   sm90::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) multiply(d, a + 4 * step, queries + 2 * step, step != 0);
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      multiply(d[half], a[half] + 4 * step, queries + 2 * step, step != 0);
+    }
+  }
   sm90::wgmma_commit();
+}
+
+// What is known of a warp's keys before they are multiplied.
+struct Scales {
+  uint2 tables[4];  // of this lane's group in its four keys
+  int largest;      // exponent of the key whose logit this lane stores
+};
+
+__device__ __forceinline__ Scales find_scales(uint32_t exponents, const Transposition& transposed,
+                                              uint32_t shared) {
+  Scales scales;
+  uint32_t table_bytes;
+  scales.largest = largest_exponent(exponents, table_bytes);
+  const uint32_t mine = transposed(table_bytes);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scales.tables[i] = load_shared8(shared + TABLES_AT + ((mine >> (8 * i)) & 0xFF));
+  }
+  return scales;
+}
+
+// Add up a tile's sums, give them their power of two and store this lane's logit.
+__device__ __forceinline__ void finish(const Params& p, int64_t at, const float (&parts)[4], int exponent,
+                                       int largest, const Unit* units, int lane) {
+  float logit = scale_by(add_quad(parts, lane), exponent + largest);
+  if (max(exponent, largest) == 255) logit = __int_as_float(0x7FFFFFFF);
+  if (!exists(units, lane)) logit = -INFINITY;
+  store_logit(p, at, logit);
 }
 
 // Work off the listed tiles of one row, from `column` on.
@@ -142,47 +193,29 @@ __device__ __forceinline__ void score(const Params& p, int row, int column, int 
   const Transposition transposed(lane);
   // From memory, since the assembler copies a constant that it knows for each use.
   const uint32_t mark = load_shared4(shared + MARK_AT);
-  Keys keys;
-#if STAGES
-  const Fetcher fetcher{shared + STAGES_AT + warp * STAGES * STAGE_BYTES,
-                                lane};
+  const Fetcher fetcher{shared + STAGES_AT + warp * STAGES * STAGE_BYTES, lane};
 #pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) {
+  for (int i = 0; i < STAGES; ++i) {
     if (i < tiles) fetcher.start(units + i * NEXT, i);
     commit_copies();
   }
-#else
-  load_keys(keys, units, lane);
-#endif
 #pragma unroll 1
   for (int tile = 0; tile < tiles; ++tile, units += NEXT, at += TILE) {
-#if STAGES
-    if (tile + STAGES - 1 < tiles) fetcher.start(units + (STAGES - 1) * NEXT, tile + STAGES - 1);
-    commit_copies();
+    Keys keys;
     fetcher.take(keys, tile);
-#endif
-    uint32_t table_bytes;
-    const int largest = largest_exponent(keys.exponents, table_bytes);
-    const uint32_t mine = transposed(table_bytes);
-    uint2 tables[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) tables[i] = load_shared8(shared + TABLES_AT + ((mine >> (8 * i)) & 0xFF));
+    const Scales scales = find_scales(keys.exponents, transposed, shared);
     uint32_t a[2][16];
     float d[2][HEADS / 2];
-    start_product(keys.codes[0], keys.codes[1], tables[0], tables[1], mark, queries, a[0], d[0]);
-    start_product(keys.codes[2], keys.codes[3], tables[2], tables[3], mark, queries, a[1], d[1]);
-#if !STAGES
-    if (tile + 1 < tiles) load_keys(keys, units + NEXT, lane);
-#endif
     float parts[4];
-    sm90::wgmma_wait<1>();
-    add_heads(d[0], weights, parts[0], parts[1]);
+    expand_sixteen(keys.codes, scales.tables, mark, a[0]);
+    expand_sixteen(keys.codes + 2, scales.tables + 2, mark, a[1]);
+    start_products(a, queries, d);
+    if (tile + STAGES < tiles) fetcher.start(units + STAGES * NEXT, tile + STAGES);
+    commit_copies();
     sm90::wgmma_wait<0>();
+    add_heads(d[0], weights, parts[0], parts[1]);
     add_heads(d[1], weights, parts[2], parts[3]);
-    float logit = scale_by(add_quad(parts, lane), exponent + largest);
-    if (max(exponent, largest) == 255) logit = __int_as_float(0x7FFFFFFF);
-    if (!exists(units, lane)) logit = -INFINITY;
-    store_logit(p, at, logit);
+    finish(p, at, parts, exponent, scales.largest, units, lane);
   }
 }
 
@@ -217,9 +250,11 @@ extern "C" __global__ void __launch_bounds__(paged::THREADS, BLOCKS)
     const int used = (used_columns(p, length) + TILE - 1) / TILE;
     const int scored = max(min(tiles, used - share.tile), 0);
     const int column = share.tile * TILE;
+    Queries queries;
+    if (row != loaded) queries.load(p, row);
     __syncthreads();  // the segment before is done with
-    if (row != loaded) exponent = load_queries(p, row, shared);
     list_units(p, row, length, column, scored * (TILE / UNIT), list);
+    if (row != loaded) exponent = queries.store(shared);
     __syncthreads();
     if (row != loaded) {
 #pragma unroll

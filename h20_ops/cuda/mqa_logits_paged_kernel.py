@@ -15,11 +15,11 @@ THREADS = 128
 TILE = 128  # columns
 HEADS = (32, 64)  # compiled; fewer heads are padded
 BLOCKS = {32: 4, 64: 3}  # per multiprocessor, by heads
-STAGES = 0  # tiles of keys on their way through shared memory; 0: one, in registers
+STAGES = 2  # tiles of keys on their way through shared memory
 TABLE_BYTES = 20 * 8
 SCRATCH_BYTES = 32
 STAGE_BYTES = 4 * (2048 + 128)
-UNIT_BYTES = 16
+LISTED_BYTES = 1024 * 16  # units of a segment
 
 
 class Params(ctypes.Structure):
@@ -57,11 +57,10 @@ def padded_heads(heads: int) -> int:
     return min(count for count in HEADS if count >= heads)
 
 
-def shared_bytes(heads: int, aligned: bool, stages: int) -> int:
+def shared_bytes(heads: int) -> int:
     """Shared memory of a block: queries, listed units, stages, weights, tables and scratch."""
-    units = 512 if aligned else 1024
-    listed = units * UNIT_BYTES + stages * STAGE_BYTES
-    return heads * 128 + listed + heads * 4 + TABLE_BYTES + SCRATCH_BYTES
+    keys = LISTED_BYTES + STAGES * STAGE_BYTES
+    return heads * 128 + keys + heads * 4 + TABLE_BYTES + SCRATCH_BYTES
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Variant:
 
     @property
     def shared_bytes(self) -> int:
-        return shared_bytes(self.heads, self.aligned, STAGES)
+        return shared_bytes(self.heads)
 
 
 def source(variant: Variant) -> CudaSource:

@@ -35,7 +35,6 @@ __device__ __forceinline__ bool exists(const Unit* units, int lane) {
 
 constexpr uint32_t STAGE_BYTES = 2048 + 128;  // of a warp
 
-#if STAGES
 // STAGES tiles on their way through a part of shared memory that only this thread reads and writes, so
 // that nothing has to be synchronised.
 struct Fetcher {
@@ -67,16 +66,5 @@ struct Fetcher {
     keys.exponents = load_shared4(stage + 2048 + lane * 4);
   }
 };
-#endif
-
-__device__ __forceinline__ void load_keys(Keys& keys, const Unit* units, int lane) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint64_t at = codes_at(units, i, lane);
-    keys.codes[i] =
-        ALIGNED ? load16(at) : make_uint4(load4(at), load4(at + 4), load4(at + 8), load4(at + 12));
-  }
-  keys.exponents = load4(exponents_at(units, lane));
-}
 
 }  // namespace paged

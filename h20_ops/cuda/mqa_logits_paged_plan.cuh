@@ -17,7 +17,7 @@ constexpr int THREADS = 128;
 constexpr int TILE = 128;                   // columns; a warp has 32 of them
 constexpr int UNIT = ALIGNED ? 8 : 1;       // keys that are sure to lie behind each other in a page
 constexpr int WARP_UNITS = 32 / UNIT;
-constexpr int SEGMENT_TILES = ALIGNED ? 32 : 8;
+constexpr int SEGMENT_TILES = ALIGNED ? 64 : 8;
 constexpr int SEGMENT_UNITS = SEGMENT_TILES * TILE / UNIT;
 constexpr int CODE_BYTES = 64;              // of a key
 
@@ -125,6 +125,7 @@ __device__ __forceinline__ void list_units(const Params& p, int row, int length,
   const int32_t* table = p.tables + row * p.table_stride;
   const int32_t* candidates = p.candidates + row * p.candidate_stride;
   const int blocks = p.candidates ? (length + p.candidate_block - 1) / p.candidate_block : 0;
+#pragma unroll 4
   for (int i = threadIdx.x; i < units; i += THREADS) {
     int position = column + i * UNIT;
     if (p.candidates) {
