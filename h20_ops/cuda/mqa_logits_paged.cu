@@ -125,9 +125,10 @@ __device__ __forceinline__ void store_logit(const Params& p, int64_t at, float v
 #endif
 }
 
-// Expand 16 of a warp's keys.
-__device__ __forceinline__ void expand_sixteen(const uint4* codes, const uint2* tables, uint32_t mark,
-                                               uint32_t (&a)[16]) {
+// Expand 16 of a warp's keys and start their product with all queries.
+__device__ __forceinline__ void start_product(const uint4* codes, const uint2* tables, uint32_t mark,
+                                              uint64_t queries, uint32_t (&a)[16],
+                                              float (&d)[HEADS / 2]) {
   const uint32_t one[4] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w};
   const uint32_t two[4] = {codes[1].x, codes[1].y, codes[1].z, codes[1].w};
 #pragma unroll
@@ -135,20 +136,9 @@ __device__ __forceinline__ void expand_sixteen(const uint4* codes, const uint2* 
     expand8(one[step], tables[0], mark, a[4 * step], a[4 * step + 2]);
     expand8(two[step], tables[1], mark, a[4 * step + 1], a[4 * step + 3]);
   }
-}
-
-// Start the products of a warp's 32 keys with all queries. One that adds to what the one before it still
-// works on would wait for it, so the two halves take turns.
-__device__ __forceinline__ void start_products(uint32_t (&a)[2][16], uint64_t queries,
-                                               float (&d)[2][HEADS / 2]) {
   sm90::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      multiply(d[half], a[half] + 4 * step, queries + 2 * step, step != 0);
-    }
-  }
+  for (int step = 0; step < 4; ++step) multiply(d, a + 4 * step, queries + 2 * step, step != 0);
   sm90::wgmma_commit();
 }
 
@@ -180,7 +170,8 @@ __device__ __forceinline__ void finish(const Params& p, int64_t at, const float 
   store_logit(p, at, logit);
 }
 
-// Work off the listed tiles of one row, from `column` on.
+// Work off the listed tiles of one row, from `column` on, two at a time: four products of 16 keys a
+// warp. One is on its way while the sums of the one before are taken and the keys of the next expanded.
 __device__ __forceinline__ void score(const Params& p, int row, int column, int tiles, int exponent,
                                       const float (&weights)[HEADS / 4], const Unit* list,
                                       uint32_t shared) {
@@ -189,6 +180,7 @@ __device__ __forceinline__ void score(const Params& p, int row, int column, int 
   const uint64_t queries = sm90::swizzled_tile(shared + QUERIES_AT, 0, 1024);
   const Unit* units = list + warp * WARP_UNITS;
   constexpr int NEXT = 4 * WARP_UNITS;
+  constexpr bool EARLY = HEADS == 32;  // there are registers for the keys of the next tile
   int64_t at = row * p.out_stride + column + warp * 32 + (lane & 3) * 8 + (lane >> 2);
   const Transposition transposed(lane);
   // From memory, since the assembler copies a constant that it knows for each use.
@@ -200,22 +192,41 @@ __device__ __forceinline__ void score(const Params& p, int row, int column, int 
     commit_copies();
   }
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile, units += NEXT, at += TILE) {
-    Keys keys;
-    fetcher.take(keys, tile);
-    const Scales scales = find_scales(keys.exponents, transposed, shared);
+  for (int tile = 0; tile < tiles; tile += 2, units += 2 * NEXT, at += 2 * TILE) {
     uint32_t a[2][16];
     float d[2][HEADS / 2];
     float parts[4];
-    expand_sixteen(keys.codes, scales.tables, mark, a[0]);
-    expand_sixteen(keys.codes + 2, scales.tables + 2, mark, a[1]);
-    start_products(a, queries, d);
+    Keys keys;
+    fetcher.take(keys, tile);
+    Scales scales = find_scales(keys.exponents, transposed, shared);
+    start_product(keys.codes, scales.tables, mark, queries, a[0], d[0]);
+    start_product(keys.codes + 2, scales.tables + 2, mark, queries, a[1], d[1]);
     if (tile + STAGES < tiles) fetcher.start(units + STAGES * NEXT, tile + STAGES);
     commit_copies();
-    sm90::wgmma_wait<0>();
+    const int first_largest = scales.largest;
+    // Behind the last tile this takes whatever lies in the stage; nobody stores what comes of it.
+    if (EARLY) {
+      fetcher.take(keys, tile + 1);
+      scales = find_scales(keys.exponents, transposed, shared);
+    }
+    sm90::wgmma_wait<1>();
     add_heads(d[0], weights, parts[0], parts[1]);
+    if (!EARLY) {
+      fetcher.take(keys, tile + 1);
+      scales = find_scales(keys.exponents, transposed, shared);
+    }
+    start_product(keys.codes, scales.tables, mark, queries, a[0], d[0]);
+    sm90::wgmma_wait<1>();
     add_heads(d[1], weights, parts[2], parts[3]);
-    finish(p, at, parts, exponent, scales.largest, units, lane);
+    finish(p, at, parts, exponent, first_largest, units, lane);
+    start_product(keys.codes + 2, scales.tables + 2, mark, queries, a[1], d[1]);
+    if (tile + 1 + STAGES < tiles) fetcher.start(units + (1 + STAGES) * NEXT, tile + 1 + STAGES);
+    commit_copies();
+    sm90::wgmma_wait<1>();
+    add_heads(d[0], weights, parts[0], parts[1]);
+    sm90::wgmma_wait<0>();
+    add_heads(d[1], weights, parts[2], parts[3]);
+    if (tile + 1 < tiles) finish(p, at + TILE, parts, exponent, scales.largest, units + NEXT, lane);
   }
 }
 
