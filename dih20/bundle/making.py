@@ -140,7 +140,7 @@ def _write(ui: Console, request: Request, folder: Path, entries: list[Entry]) ->
     total = sum(entry.size for entry in entries)
     with ui.step("pack", f"{total / 1e6:.0f} MB") as step, ui.progress("pack", total) as advance:
         splitter = Splitter(folder, request.part_size)
-        known = cache_dir() / "bundle-blocks"
+        known = block_cache()
         compressor = BlockCompressor(splitter.write, request.level, known=known)
         groups = write_archive(entries, compressor, advance)
         compressor.close()
@@ -154,6 +154,11 @@ def _write(ui: Console, request: Request, folder: Path, entries: list[Entry]) ->
         "groups": groups,
         "unpacked_bytes": total,
     }
+
+
+def block_cache() -> Path:
+    """Give where compressed blocks are kept from bundle to bundle."""
+    return cache_dir() / "bundle-blocks"
 
 
 def _refuse_foreign(folder: Path) -> None:

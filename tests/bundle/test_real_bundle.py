@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,11 +32,14 @@ def made(ui: Console, out: Path, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two runs with the same options."""
+    """Two runs with the same options; the second finds no block that the first has compressed."""
     root = tmp_path_factory.mktemp("real")
     options = {"without": LARGE, "thin_nccl": "sm_90", "part_size": "16M"}
     for name in ("one", "two"):
-        made(Console(), root / name, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(making, "block_cache", lambda blocks=root / f"blocks-{name}": blocks)
+            made(Console(), root / name, **options)
+        shutil.rmtree(root / f"blocks-{name}")
     return root / "one", root / "two"
 
 
