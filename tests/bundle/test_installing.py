@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -91,6 +92,14 @@ def test_a_run_that_was_stopped_while_unpacking_is_taken_up(
     answer = installed(host, whole_bundle, into)
     assert "unpack into" in answer.out
     assert not (into / "site/half-written").exists()
+
+
+def test_two_runs_at_once_do_not_mix(host: Host, whole_bundle: SmallBundle, tmp_path: Path) -> None:
+    installed(host, whole_bundle, tmp_path / "di")
+    with (tmp_path / "di/.guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        answer = host.run(whole_bundle, "--into", str(tmp_path / "di"), "--no-check")
+    assert answer.code == 40 and "another run.sh installs" in answer.err
 
 
 def test_a_new_torch_installs_the_vendors_anew(

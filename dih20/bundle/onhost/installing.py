@@ -51,16 +51,17 @@ def install(folder: Path, manifest: dict[str, Any], layout: Layout, *, jobs: int
         with step(f"parts ({len(manifest['parts'])})"):
             reading.check_parts(folder, manifest)
     layout.claim(identity)
-    _unpack(folder, manifest, layout)
-    for build in manifest["builds"]:
-        _vendor(layout, manifest, build, found, jobs)
-    whole = environment.whole(layout, found.cuda_home)
-    own = environment.variables(layout, found.cuda_home)
-    environment.write_script(layout, own)
-    with step("NCCL") as notes:
-        mapped = nccl.check(layout, manifest, whole)
-        notes.append(f"{mapped['version']}, the only one mapped{_thinned(mapped)}")
-    _record(layout, manifest, found, mapped)
+    with layout.alone():
+        _unpack(folder, manifest, layout)
+        for build in manifest["builds"]:
+            _vendor(layout, manifest, build, found, jobs)
+        whole = environment.whole(layout, found.cuda_home)
+        own = environment.variables(layout, found.cuda_home)
+        environment.write_script(layout, own)
+        with step("NCCL") as notes:
+            mapped = nccl.check(layout, manifest, whole)
+            notes.append(f"{mapped['version']}, the only one mapped{_thinned(mapped)}")
+        _record(layout, manifest, found, mapped)
     return Installed(facts=found, environment=whole)
 
 

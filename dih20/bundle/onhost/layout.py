@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,20 @@ class Layout:
             )
         self.root.mkdir(parents=True, exist_ok=True)
         self._write({"identity": identity, "done": {}})
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one run at a time work in the folder; a second one is refused at once."""
+        with (self.root / ".guard").open("w") as guard:
+            try:
+                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as fault:
+                raise HostError(
+                    found=f"another run.sh installs into {self.root} right now",
+                    expected="one at a time",
+                    remedy="wait for it, then run the same command again",
+                ) from fault
+            yield
 
     def require(self) -> str:
         """Give the identity of the bundle that lies here."""
