@@ -14,8 +14,10 @@ from dih20.engine_check.options import Options
 from dih20.engine_check.pytest_lines import difference
 from dih20.engine_check.upstream_tests import (
     TestFile,
+    _files,
     counted,
     judged,
+    not_shipped,
     run_files,
     run_upstream_tests,
 )
@@ -143,3 +145,20 @@ def test_without_upstreams_files_the_stage_fails(
     assert record["verdict"] == "failed"
     assert "no test file of upstream" in record["reason"]
     assert results.read_json(tmp_path / "stage-a.json") is not None
+
+
+def test_files_whose_helpers_upstream_does_not_ship_are_named_and_not_run(tmp_path: Path) -> None:
+    for name in ("test_bf16.py", "test_hyperconnection.py"):
+        (tmp_path / name).write_text("def test_x():\n    pass\n")
+    options = Options(upstream=str(tmp_path), tree=str(tmp_path / "none"))
+    assert list(not_shipped(options)) == ["test_bf16.py"]
+    assert [file.name for file in _files(options)] == ["test_hyperconnection.py"]
+    (tmp_path / "generators.py").write_text("")
+    assert not_shipped(options) == {}
+
+
+def test_what_upstream_does_not_ship_is_stood_in_for_and_refuses_to_be_called() -> None:
+    from dih20.engine_check.not_shipped import utils
+
+    with pytest.raises(AssertionError, match="not in the source distribution"):
+        utils.assert_direct_output_matches_fp32_accumulation(1, 2)
