@@ -110,6 +110,41 @@ def test_exports_overwrite_nothing_and_need_something_to_export(
     assert answer.code == 40 and "no compiled kernel" in answer.err
 
 
+def test_a_run_takes_caches_when_asked_and_says_what_it_found(
+    host: Host, whole_bundle: SmallBundle, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = ["--into", str(two[1]), "--no-check"]
+    assert "compiled kernels: none in" in host.run(whole_bundle, *words).out
+    out = str(tmp_path / "caches")
+    host.run(whole_bundle, "--into", str(two[0]), "cache", "export", out)
+    answer = host.run(whole_bundle, *words, "--caches", out)
+    assert answer.code == 0 and "caches  3 files added" in answer.out
+    assert "compiled kernels: deep_gemm 1, h20_ops 1" in answer.out
+
+
+def test_folders_that_the_user_has_set_are_the_ones_in_force(
+    host: Host, whole_bundle: SmallBundle, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out, own = str(tmp_path / "caches"), tmp_path / "own"
+    host.run(whole_bundle, "--into", str(two[0]), "cache", "export", out)
+    words = ["--into", str(two[1]), "--no-check", "--caches", out]
+    answer = host.run(whole_bundle, *words, DG_JIT_CACHE_DIR=str(own))
+    assert answer.code == 0, answer.err
+    assert (own / "k/kernel.cubin").is_file()
+    assert not (two[1] / "caches/deep_gemm").exists()
+
+
+def test_caches_of_other_versions_stop_a_run_before_the_check(
+    host: Host, whole_bundle: SmallBundle, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "caches")
+    host.run(whole_bundle, "--into", str(two[0]), "cache", "export", out)
+    words = ["--into", str(two[1]), "--caches", out]
+    answer = host.run(whole_bundle, *words, FAKE_TORCH="2.11.1+cu130", FAKE_GPUS="1")
+    assert answer.code == 40 and "torch: 2.11.0+cu130 there" in answer.err
+    assert "CHECKED" not in answer.out
+
+
 @pytest.mark.parametrize("word", ["export", "import"])
 def test_caches_need_an_installed_bundle(
     host: Host, whole_bundle: SmallBundle, tmp_path: Path, word: str

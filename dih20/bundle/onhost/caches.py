@@ -17,7 +17,6 @@ from typing import Any
 
 from dih20.bundle.onhost.environment import CACHES
 from dih20.bundle.onhost.facts import HostFacts
-from dih20.bundle.onhost.layout import Layout
 from dih20.errors import HashMismatch, HostError, UsageError
 
 KEY, ARCHIVE = "key.json", "caches.tar.xz"
@@ -68,12 +67,32 @@ def _versions(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def export(layout: Layout, into: Path, key: Mapping[str, str]) -> dict[str, Any]:
+def places(environment: Mapping[str, str]) -> dict[str, Path]:
+    """Give the folders of the caches that are in force, by their names in an export."""
+    return {name: Path(environment[variable]) for variable, name in CACHES.items()}
+
+
+def counted(folders: Mapping[str, Path]) -> str:
+    """Say how many compiled kernels there are, for whom, and where none is."""
+    numbers = {name: sum(1 for _ in place.rglob("*.cubin")) for name, place in folders.items()}
+    found = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
+    if not found:
+        shown = ", ".join(sorted({str(place) for place in folders.values()}))
+        return f"none in {shown}: the first run compiles every kernel, which takes minutes"
+    return found
+
+
+def export(folders: Mapping[str, Path], into: Path, key: Mapping[str, str]) -> dict[str, Any]:
     """Write the caches and their key into a folder that has none yet."""
-    files = [path for path in _files(layout.caches) if _is_finished(path)]
+    files = {
+        f"{name}/{path.relative_to(place).as_posix()}": path
+        for name, place in folders.items()
+        for path in _files(place)
+        if _is_finished(path.relative_to(place), path)
+    }
     if not files:
         raise HostError(
-            found=f"no compiled kernel in {layout.caches}",
+            found=f"no compiled kernel in {', '.join(map(str, folders.values()))}",
             expected="caches that a run of the engine has filled",
             remedy="run engine-check first",
         )
@@ -87,12 +106,10 @@ def export(layout: Layout, into: Path, key: Mapping[str, str]) -> dict[str, Any]
     with tempfile.TemporaryDirectory(prefix=".export-", dir=into.parent) as scratch:
         archive = Path(scratch, ARCHIVE)
         with lzma.open(archive, "wb", preset=6) as packed, tarfile.open(fileobj=packed, mode="w|") as out:  # fmt: skip
-            for path in files:
-                member = tarfile.TarInfo(path.relative_to(layout.caches).as_posix())
-                member.size, member.mode = (
-                    path.stat().st_size,
-                    0o755 if path.suffix == ".so" else 0o644,
-                )
+            for name, path in sorted(files.items()):
+                member = tarfile.TarInfo(name)
+                member.size = path.stat().st_size
+                member.mode = 0o755 if path.suffix == ".so" else 0o644
                 with path.open("rb") as content:
                     out.addfile(member, content)
         facts = {"key": dict(key), "files": len(files), "sha256": _sha256(archive)}
@@ -102,7 +119,7 @@ def export(layout: Layout, into: Path, key: Mapping[str, str]) -> dict[str, Any]
     return {"files": len(files), "size_bytes": (into / ARCHIVE).stat().st_size}
 
 
-def take(layout: Layout, source: Path, key: Mapping[str, str]) -> dict[str, int]:
+def take(folders: Mapping[str, Path], source: Path, key: Mapping[str, str]) -> dict[str, int]:
     """Add a folder's caches to those here; what is here already stays as it is."""
     facts = _read(source)
     other = facts["key"]
@@ -118,14 +135,15 @@ def take(layout: Layout, source: Path, key: Mapping[str, str]) -> dict[str, int]
             remedy="let this host compile its own; nothing was imported",
         )
     counts = {"added": 0, "same": 0, "kept": 0}
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=layout.root) as scratch:
-        with lzma.open(source / ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:  # fmt: skip
-            archive.extractall(scratch, filter="data")
+    with tempfile.TemporaryDirectory(prefix="di-caches-") as scratch:
+        with lzma.open(source / ARCHIVE) as packed:
+            with tarfile.open(fileobj=packed, mode="r|") as archive:
+                archive.extractall(scratch, filter="data")
         for path in _files(Path(scratch)):
-            inside = path.relative_to(scratch)
-            if inside.parts[0] not in CACHES.values():
+            name, *inside = path.relative_to(scratch).parts
+            if name not in folders:
                 continue
-            target = layout.caches / inside
+            target = folders[name].joinpath(*inside)
             if target.exists():
                 counts["same" if filecmp.cmp(path, target, shallow=False) else "kept"] += 1
                 continue
@@ -167,9 +185,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def _is_finished(path: Path) -> bool:
+def _is_finished(inside: Path, path: Path) -> bool:
     """Leave out what a compiler had not finished: locks, temporary and empty files."""
-    hidden = any(part.startswith((".", "tmp")) for part in path.parts[-3:])
+    hidden = any(part.startswith((".", "tmp")) for part in inside.parts)
     return not hidden and path.suffix not in {".lock", ".tmp", ".part"} and path.stat().st_size > 0
 
 

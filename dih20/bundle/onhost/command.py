@@ -10,7 +10,7 @@ from typing import Any
 
 from dih20.bundle.onhost import caches, environment, facts, installing, reading, starting, wheels
 from dih20.bundle.onhost.layout import Layout
-from dih20.bundle.onhost.saying import say
+from dih20.bundle.onhost.saying import say, step
 from dih20.errors import INTERRUPTED, ToolError, UsageError
 
 _TEXT = """
@@ -61,6 +61,13 @@ def run(argv: Sequence[str] | None) -> int:
         given_rows = wheels.read(Path(given.wheels).expanduser().resolve(), manifest)
         manifest = {**manifest, "vendor_wheels": [*given_rows, *manifest["vendor_wheels"]]}
     installed = installing.install(folder, manifest, layout, jobs=given.max_jobs)
+    folders = caches.places(installed.environment)
+    if given.caches:
+        with step("caches") as notes:
+            place = Path(given.caches).expanduser().resolve()
+            key = caches.key_of(manifest, installed.facts, installed.environment)
+            notes.append(_told(caches.take(folders, place, key)))
+    say(f"compiled kernels: {caches.counted(folders)}")
     if not given.no_check:
         starting.engine_check(layout, installed, rest)
     say(f"installed; a shell takes it with: . {layout.root}/env.sh")
@@ -77,14 +84,18 @@ def _cache(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> in
     _require_own(layout, manifest)
     place = Path(words[1]).expanduser().resolve()
     found = facts.gather(layout.root)
-    key = caches.key_of(manifest, found, environment.whole(layout, found.cuda_home))
+    whole = environment.whole(layout, found.cuda_home)
+    folders, key = caches.places(whole), caches.key_of(manifest, found, whole)
     if words[0] == "export":
-        done = caches.export(layout, place, key)
+        done = caches.export(folders, place, key)
         say(f"{done['files']} files, {done['size_bytes'] / 1e6:.1f} MB, in {place}")
     else:
-        counts = caches.take(layout, place, key)
-        say(f"{counts['added']} files added; {counts['same']} were here, {counts['kept']} stay that differ")  # fmt: skip
+        say(_told(caches.take(folders, place, key)))
     return 0
+
+
+def _told(counts: dict[str, int]) -> str:
+    return f"{counts['added']} files added; {counts['same']} were here, {counts['kept']} stay that differ"
 
 
 def _wheels(layout: Layout, manifest: dict[str, Any], words: Sequence[str]) -> int:
@@ -122,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         "--wheels",
         default="",
         help="folder of `wheels export`: vendor wheels to take where they fit",
+    )
+    parser.add_argument(
+        "--caches", default="", help="folder of `cache export`: compiled kernels to take first"
     )
     parser.add_argument("--no-check", action="store_true", help="install only")
     return parser
