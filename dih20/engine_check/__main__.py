@@ -70,7 +70,8 @@ def act(options: Options, say: Any, *, prepare: bool, merge: bool) -> dict[str, 
         from dih20.engine_check.merging import merge_records
 
         return merge_records(options.folder, say)
-    from dih20.engine_check.running import Check, ensure_checkpoint
+    from dih20.engine_check.canary_folder import ensure_checkpoint
+    from dih20.engine_check.running import Check
 
     options.folder.mkdir(parents=True, exist_ok=True)
     ensure_checkpoint(options)
@@ -91,8 +92,8 @@ def act(options: Options, say: Any, *, prepare: bool, merge: bool) -> dict[str, 
 
 def _work(options: Options, given: argparse.Namespace) -> int:
     from dih20.engine_check import here, reference
+    from dih20.engine_check.canary_folder import ensure_checkpoint
     from dih20.engine_check.context import Context
-    from dih20.engine_check.running import ensure_checkpoint
     from dih20.engine_check.worker import mark, run_stages
 
     mark(options.folder, given.name, "start")
@@ -119,8 +120,8 @@ def _work(options: Options, given: argparse.Namespace) -> int:
 
 def _judge(options: Options) -> int:
     from dih20.engine_check import reference
+    from dih20.engine_check.canary_folder import ensure_checkpoint
     from dih20.engine_check.judge import judge
-    from dih20.engine_check.running import ensure_checkpoint
 
     judge(options.folder, ensure_checkpoint(options), reference.load(options.reference))
     return 0

@@ -33,13 +33,17 @@ def check_stop() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a worker ended. late: it was over its limit and was killed; stage, part: where it was."""
+    """How a worker ended. late: it was over its limit and was killed; stage, part: where it was.
+
+    letters: the stages that it was to run.
+    """
 
     code: int
     late: bool
     stage: str
     part: str
     tail: str
+    letters: str = ""
 
 
 class WorkerProcess:
@@ -53,8 +57,9 @@ class WorkerProcess:
         work: Path,
         environment: Mapping[str, str],
         limit_of: Callable[[str], float],
+        letters: str = "",
     ) -> None:
-        self.name, self.work, self.limit_of = name, work, limit_of
+        self.name, self.work, self.limit_of, self.letters = name, work, limit_of, letters
         self.log = work / f"log-{name}.txt"
         now_path(work, name).unlink(missing_ok=True)
         self._begun = time.time()
@@ -87,6 +92,7 @@ class WorkerProcess:
             stage=str(now["stage"]),
             part=str(now["part"]),
             tail=self.tail(),
+            letters=self.letters,
         )
 
     def kill(self) -> None:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-import shutil
-import time
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from dih20.engine_check import here as this_machine
 from dih20.engine_check import reference, results
+from dih20.engine_check.accounting import account
 from dih20.engine_check.composing import compose
 from dih20.engine_check.engine_environment import environment
-from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
 from dih20.engine_check.judge import JUDGED
 from dih20.engine_check.options import Options
-from dih20.engine_check.processes import Ended, WorkerProcess, wait_all
-from dih20.engine_check.stage_faults import SEEN, STOPPED, left, part_path
+from dih20.engine_check.processes import Ended, WorkerProcess, check_stop, wait_all
+from dih20.engine_check.stage_faults import left
 from dih20.engine_check.stage_graphs import EAGER, GRAPHS, OVERLAPPED
 from dih20.engine_check.stage_parity import READY
 from dih20.engine_check.stages import START_S, Stage, chosen, stage
 from dih20.engine_check.worker import START
 
 Say = Callable[[str], None]
+Starter = Callable[[], WorkerProcess]
 _JUDGE_S = 600
 _MOST_STARTS = 16
 
@@ -39,6 +39,7 @@ class Check:
         self.here = this_machine.facts(options.tree_folder)
         self.sources: dict[str, str] = self.here["sources"]
         self._judge: WorkerProcess | None = None
+        self._warm = threading.Event()  # an engine has started: kernels are compiled
         self._apart = False  # a fault has ended the engine that others shared
 
     def run(self) -> list[dict[str, Any]]:
@@ -60,6 +61,8 @@ class Check:
 
             groups.append(lambda: run_upstream_tests(self.options, self.work, self.here, self.say))
         beside = len(groups) if self.options.parallel else 1
+        if not eager:
+            self._warm.set()
         with ThreadPoolExecutor(max_workers=max(beside, 1)) as threads:
             for done in [threads.submit(group) for group in groups]:
                 done.result()
@@ -95,7 +98,7 @@ class Check:
         for _ in range(_MOST_STARTS):
             if not waiting:
                 break
-            ended = wait_all(self._engines(waiting), self._begin_judge)
+            ended = self._run_engines(self._engines(waiting))
             failed_to_start = all(how.stage == START for how in ended)
             for how in ended:
                 self._account(how)
@@ -103,6 +106,7 @@ class Check:
                 self.say(f"the engine did not start: see {self.work}")
                 break
             waiting = [letter for letter in waiting if self._is_open(letter)]
+        self._warm.set()
         self._finish_judge()
         for letter in letters:
             taken = {"e": READY, "h": "fault-*.json"}.get(letter)
@@ -118,21 +122,38 @@ class Check:
             return not ended and bool(left(self.work, self.options.only, self.sources))
         return found is None
 
-    def _engines(self, waiting: Sequence[str]) -> list[WorkerProcess]:
+    def _run_engines(self, waiting: list[Starter]) -> list[Ended]:
+        """Start the first; the others once it has started: with cold caches, each would compile alike."""
+        processes = [waiting.pop(0)()]
+
+        def each_round() -> None:
+            self._begin_judge()
+            if processes[0].doing()["stage"] != START:
+                self._warm.set()
+                processes.extend(start() for start in waiting)
+                waiting.clear()
+
+        return wait_all(processes, each_round)
+
+    def _engines(self, waiting: Sequence[str]) -> list[Starter]:
         """Give one engine for all stages, and beside it one for each fault that may end its engine.
 
         Once a fault has ended the engine that it shared with others, each has its own.
         """
         faults = left(self.work, self.options.only, self.sources) if "h" in waiting else []
         alone = [each.name for each in faults if each.may_stop or self._apart]
-        engines = []
+        engines = list[Starter]()
         if list(waiting) != ["h"] or len(alone) < len(faults):
-            engines.append(self._worker("eager", waiting))
+            engines.append(partial(self._worker, "eager", list(waiting)))
         room = max(self.options.together, 1) - len(engines)
         alone = alone[: max(room, 0 if engines else 1)]
-        return engines + [self._worker("eager", ["h"], ("--faults", name)) for name in alone]
+        engines += [partial(self._worker, "eager", ["h"], ("--faults", name)) for name in alone]
+        return engines
 
     def _run_graphs(self) -> None:
+        """Run stage g, after an engine of the other stages has started where they run beside it."""
+        while not self._warm.wait(0.2):
+            check_stop()
         for worker in ("graphs", "overlapped"):
             how = wait_all([self._worker(worker, ["g"])])[0]
             self._account(how)
@@ -150,6 +171,7 @@ class Check:
         return WorkerProcess(
             [*arguments, *self.options.as_arguments()],
             name=name,
+            letters="".join(letters),
             work=self.work,
             environment=environment(worker, os.environ),
             limit_of=self._limit,
@@ -161,46 +183,9 @@ class Check:
 
     def _account(self, how: Ended) -> None:
         """Write what became of the stage in which a worker died or was late."""
-        if not (how.code or how.late) or how.stage == "close":
-            return
-        letter = how.stage
-        fault = next((each for each in HYPOTHESES if letter == "h" and each.name == how.part), None)
-        if letter == START:
-            self._write_start_fault(how)
-        elif fault is not None:
+        fault = account(how, self.work, self.here)
+        if fault is not None:
             self._apart = self._apart or not fault.may_stop
-            self._stopped(fault, how)
-        elif results.read_json(results.record_path(self.work, letter)) is None or how.late:
-            verdict = results.LATE if how.late else results.DIED
-            reason = f"at {how.part or letter}: {_why(how)}"
-            record = results.record(letter, verdict, here=self.here, reason=reason)
-            results.write_json(results.record_path(self.work, letter), record)
-
-    def _stopped(self, fault: Hypothesis, how: Ended) -> None:
-        """A fault that ended its engine: that is its symptom, unless it had its result already."""
-        path = part_path(self.work, fault.name)
-        if (results.read_json(path) or {}).get("sources") == self.sources:
-            return
-        result = {
-            "id": fault.id,
-            "name": fault.name,
-            "fault": fault.fault,
-            "predicted": fault.predicted,
-            "sources": self.sources,
-            "verdict": SEEN if fault.may_stop and not how.late else STOPPED,
-            "stopped": True,
-            "why": _why(how)[-1000:],
-        }
-        results.write_json(path, result)
-
-    def _write_start_fault(self, how: Ended) -> None:
-        letter = next((each.letter for each in chosen(self.options.stage)
-                       if not results.record_path(self.work, each.letter).exists()), "b")  # fmt: skip
-        verdict = results.LATE if how.late else results.DIED
-        record = results.record(
-            letter, verdict, here=self.here, reason=f"the engine did not start: {_why(how)}"
-        )
-        results.write_json(results.record_path(self.work, letter), record)
 
     def _begin_judge(self) -> None:
         """Compare dumps on the CPU while the GPU goes on."""
@@ -222,23 +207,3 @@ class Check:
         found = results.read_json(results.record_path(self.work, letter))
         if found is not None:
             self.say(f"{letter} {found['verdict']}  {stage(letter).title}  {found['reason'][:300]}")
-
-
-def _why(how: Ended) -> str:
-    return f"{'over its time limit' if how.late else f'exit code {how.code}'}; the log ends: {how.tail}"
-
-
-def ensure_checkpoint(options: Options) -> Path:
-    """Give the canary with its vision shard, made now if it is not there."""
-    if options.checkpoint:
-        return Path(options.checkpoint)
-    from v41.canary import FOLDER
-    from v41.canary.vision_shard import write_with_vision
-
-    folder = options.folder / "canary"
-    if not (folder / "config.json").is_file():
-        part = options.folder / f"canary.part-{time.time_ns()}"
-        write_with_vision(FOLDER, part)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    return folder

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from dih20.engine_check import results
+from dih20.engine_check.counting import counted, judged
 from dih20.engine_check.options import Options
 from dih20.engine_check.processes import check_stop
-from dih20.engine_check.pytest_lines import KNOWN
 from dih20.engine_check.sources import engine_folder
 from dih20.engine_check.stages import stage
 from dih20.paths import REPOSITORY
 
 MOST_WORKERS = 3  # they share one card
 LOOP_CASES = 4  # of each loop in DeepGEMM's tests: every case compiles a kernel
-KNOWN_RELATIVE = 2.0**-7  # one step of bf16: what the known cases may differ by
 _TILELANG = (
     "store_kv_cache", "load_paged_kv_cache", "fused_transform", "norm", "compress", "gather",
     "candidate_blocks", "swa_index", "get_kv_index", "kv_index_cat", "flash_mla_utils", "fused_sample",
@@ -142,7 +141,8 @@ def run_files(
     for number, share in enumerate(shares):
         lines = _lines(_lines_path(work, number))
         for file in share:
-            rows[file.name] = counted(lines, file, running[number].returncode, cut[number])
+            row = counted(lines, file.name, running[number].returncode, cut[number])
+            rows[file.name] = row | {"only": list(file.only), "loop_cases": file.loops}
     return {file.name: rows[file.name] for file in files}
 
 
@@ -201,56 +201,3 @@ def _environment(share: Sequence[TestFile], take: int, lines: Path) -> Mapping[s
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
         "DEEPINFER_ACCELERATOR": "nvidia",
     }
-
-
-def counted(
-    lines: Sequence[Mapping[str, Any]], file: TestFile, code: int, cut: bool
-) -> dict[str, Any]:
-    """Give a file's counts from the lines that the tests of its process wrote."""
-    row: dict[str, Any] = {
-        "passed": 0, "failed": 0, "skipped": 0, "known": 0, "cut": cut, "exit_code": code,
-        "seconds": 0.0, "only": list(file.only), "loop_cases": file.loops, "failures": [],
-        "known_cases": [],
-    }  # fmt: skip
-    for line in lines:
-        if "collected" in line:
-            row["collected"] = line["collected"].get(file.name, 0)
-            row["left_out"] = line["left_out"].get(file.name, 0)
-            continue
-        if Path(line["test"].split("::")[0]).name != file.name:
-            continue
-        outcome = line["outcome"]
-        row["seconds"] = round(row["seconds"] + line["seconds"], 1)
-        if outcome == "failed" and _is_known(line):
-            row["known"] += 1
-            row["known_cases"].append({"test": line["test"], "difference": line["difference"]})
-            continue
-        row[outcome] += 1
-        if outcome == "failed" and len(row["failures"]) < 12:
-            kept = {key: line[key] for key in ("test", "why", "difference") if key in line}
-            row["failures"].append(kept)
-    return row
-
-
-def _is_known(line: Mapping[str, Any]) -> bool:
-    """Whether it is one of the cases that are known, and no further apart than one step."""
-    gap = line.get("difference", {}).get("largest_relative")
-    return bool(KNOWN.search(str(line["test"]))) and gap is not None and gap <= KNOWN_RELATIVE
-
-
-def judged(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say what is wrong: a failure that is not known, or a file of which no test passed.
-
-    A file that the time limit cut has the cases that it reached, and its row says so.
-    """
-    reasons = []
-    for name, row in rows.items():
-        if row["failed"]:
-            first = row["failures"][0]
-            reasons.append(
-                f"{name}: {row['failed']} failed, the first {first['test']}: {first.get('why', '')}"
-            )
-        elif not row["passed"] + row["known"]:
-            how = "cut at the limit" if row["cut"] else f"pytest ended with {row['exit_code']}"
-            reasons.append(f"{name}: no test passed, {how}")
-    return reasons

@@ -71,6 +71,7 @@ def test_stages_that_agree_in_their_settings_share_one_engine(
     assert done.count("eager start") == 1 + len(
         ALONE
     )  # those that may end an engine have their own
+    assert done[:2] == ["eager start", "eager b"]  # the others start when the first one has
     assert [done.count(f"eager {letter}") for letter in "bcdef"] == [1] * 5
     assert len(records["h"]["numbers"]["hypotheses"]) == len(FAULTS)
 
@@ -112,7 +113,7 @@ def test_an_engine_that_does_not_start_is_not_started_for_every_stage(
     check: Callable[..., Any], tmp_path: Path
 ) -> None:
     records = check({"start": "die"})
-    assert acts(tmp_path) == ["eager start"] * (1 + len(ALONE))
+    assert acts(tmp_path) == ["eager start"]
     assert records["b"]["verdict"] == "died"
     assert (
         "did not start" in records["b"]["reason"] and "a fault in start" in records["b"]["reason"]
@@ -182,7 +183,10 @@ def test_a_record_cut_in_the_middle_is_no_pass(tmp_path: Path) -> None:
 def test_groups_run_beside_each_other_when_told(check: Callable[..., Any], tmp_path: Path) -> None:
     records = check(stage="b,g", parallel=True)
     assert verdicts(records) == {"b": "passed", "g": "passed"}
-    assert set(acts(tmp_path)) >= {"eager b", "graphs g", "overlapped g"}
+    done = acts(tmp_path)
+    assert set(done) >= {"eager b", "graphs g", "overlapped g"}
+    assert done[0] == "eager start"  # graphs wait until an engine has started
+    assert verdicts(check({"start": "die"}, stage="b,g", parallel=True, again=True))["g"] == "died"
 
 
 def test_a_check_that_is_told_to_stop_leaves_no_engine(tmp_path: Path) -> None:

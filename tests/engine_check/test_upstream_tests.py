@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from dih20.engine_check import results
+from dih20.engine_check.counting import counted, judged
 from dih20.engine_check.options import Options
 from dih20.engine_check.pytest_lines import difference
 from dih20.engine_check.upstream_tests import (
     TestFile,
     _files,
-    counted,
-    judged,
     not_shipped,
     run_files,
     run_upstream_tests,
@@ -24,7 +23,6 @@ from dih20.engine_check.upstream_tests import (
 from tests.engine_check.conftest import HERE
 
 pytestmark = pytest.mark.torch
-FILE = TestFile(name="fused_transform.py", path=Path("fused_transform.py"))
 
 SAMPLE = """
 import pytest, time, torch
@@ -127,7 +125,7 @@ def test_only_the_known_cases_may_differ_by_one_step(
     relative: float, test: str, known: int
 ) -> None:
     passed = {"test": "a/fused_transform.py::a", "outcome": "passed", "seconds": 0.1}
-    row = counted([passed, known_line(relative, test)], FILE, 1, False)
+    row = counted([passed, known_line(relative, test)], "fused_transform.py", 1, False)
     assert (row["known"], row["failed"]) == (known, 1 - known)
     assert bool(judged({"x": row})) == (known == 0)
 

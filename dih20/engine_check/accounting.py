@@ -1,0 +1,58 @@
+"""Records of stages in which an engine's process died, or was over its limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dih20.engine_check import results
+from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
+from dih20.engine_check.processes import Ended
+from dih20.engine_check.stage_faults import SEEN, STOPPED, part_path
+from dih20.engine_check.worker import START
+
+
+def account(how: Ended, work: Path, here: dict[str, Any]) -> Hypothesis | None:
+    """Write what became of the stage in which a worker was; give the fault that ended it, if one did."""
+    if not (how.code or how.late) or how.stage == "close":
+        return None
+    letter, at = how.stage, how.part or how.stage
+    fault = next((each for each in HYPOTHESES if letter == "h" and each.name == how.part), None)
+    if fault is not None:
+        _stopped(fault, how, work, here)
+        return fault
+    if letter == START:
+        without = [each for each in how.letters if not results.record_path(work, each).exists()]
+        letter, at = (
+            (without or list(how.letters) or ["b"])[0],
+            "its start: the engine did not start",
+        )
+    elif results.read_json(results.record_path(work, letter)) is not None and not how.late:
+        return None  # the worker has written why
+    verdict = results.LATE if how.late else results.DIED
+    record = results.record(letter, verdict, here=here, reason=f"at {at}: {_why(how)}")
+    results.write_json(results.record_path(work, letter), record)
+    return None
+
+
+def _stopped(fault: Hypothesis, how: Ended, work: Path, here: dict[str, Any]) -> None:
+    """A fault that ended its engine: that is its symptom, unless it had its result already."""
+    path = part_path(work, fault.name)
+    if (results.read_json(path) or {}).get("sources") == here["sources"]:
+        return
+    result = {
+        "id": fault.id,
+        "name": fault.name,
+        "fault": fault.fault,
+        "predicted": fault.predicted,
+        "sources": here["sources"],
+        "verdict": SEEN if fault.may_stop and not how.late else STOPPED,
+        "stopped": True,
+        "why": _why(how)[-1000:],
+    }
+    results.write_json(path, result)
+
+
+def _why(how: Ended) -> str:
+    what = "over its time limit" if how.late else f"exit code {how.code}"
+    return f"{what}; the log ends: {how.tail}"
