@@ -1,9 +1,6 @@
 // Build mqa_logits_paged.cu as host code: a block's 128 threads are fibres that run in turn and change
 // at every barrier, shuffle and product. What the source asks of single instructions is written out
 // here; put before the source, this stands in for mqa_logits_paged_memory.cuh, _wgmma.cuh and sm90.cuh.
-#include <ucontext.h>
-
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -14,56 +11,11 @@
 #include <cuda_fp8.h>
 #include <vector_functions.h>
 
-using std::max;
-using std::min;
+#include "host_fibres.h"
 
 constexpr int BLOCK = 128;
 alignas(1024) char memory[1 << 17];
 
-struct Index { unsigned x; };
-static Index threadIdx, blockIdx, gridDim;
-static ucontext_t fibres[BLOCK], scheduler;
-static bool running[BLOCK];
-static char stacks[BLOCK][1 << 16];
-
-static void pause() {
-    const unsigned self = threadIdx.x;
-    swapcontext(&fibres[self], &scheduler);
-    threadIdx.x = self;
-}
-
-struct Barrier {
-    int arrived = 0;
-    unsigned phase = 0;
-    void wait(int count) {
-        const unsigned mine = phase;
-        if (++arrived == count) { arrived = 0; ++phase; } else while (phase == mine) pause();
-    }
-};
-static Barrier block_barrier, warp_barriers[BLOCK / 32];
-static uint32_t words[BLOCK][4];
-
-static void __syncthreads() { block_barrier.wait(BLOCK); }
-static void warp_sync() { warp_barriers[threadIdx.x / 32].wait(32); }
-
-template <typename T> static T exchange(T value, int lane) {
-    std::memcpy(words[threadIdx.x], &value, 4);
-    warp_sync();
-    T other;
-    std::memcpy(&other, words[(threadIdx.x & ~31u) + lane], 4);
-    warp_sync();
-    return other;
-}
-template <typename T> static T __shfl_xor_sync(unsigned, T v, int mask) { return exchange(v, (threadIdx.x & 31) ^ mask); }
-template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return exchange(v, lane & 31); }
-template <typename T> static T __shfl_up_sync(unsigned, T v, int by) {
-    const int lane = threadIdx.x & 31;
-    return exchange(v, lane >= by ? lane - by : lane);
-}
-static int __reduce_max_sync(unsigned mask, int v) {
-    for (int by = 1; by < 32; by *= 2) v = max(v, __shfl_xor_sync(mask, v, by));
-    return v;
-}
 template <bool MAX> static uint32_t halves(uint32_t a, uint32_t b) {
     uint32_t r = 0;
     for (int i = 0; i < 32; i += 16) {
@@ -74,7 +26,6 @@ template <bool MAX> static uint32_t halves(uint32_t a, uint32_t b) {
 }
 static uint32_t __vmaxu2(uint32_t a, uint32_t b) { return halves<true>(a, b); }
 static uint32_t __vminu2(uint32_t a, uint32_t b) { return halves<false>(a, b); }
-template <typename T> static T __ldg(const T* at) { return *at; }
 static float __int_as_float(int v) { float f; std::memcpy(&f, &v, 4); return f; }
 static uint32_t __float_as_uint(float f) { uint32_t v; std::memcpy(&v, &f, 4); return v; }
 
@@ -117,7 +68,7 @@ static double e4m3(uint8_t byte) {
 template <int ACCUMULATORS>
 static void multiply(float (&d)[ACCUMULATORS], const uint32_t* a, uint64_t queries, bool accumulate) {
     std::memcpy(words[threadIdx.x], a, 16);
-    warp_sync();
+    __syncwarp();
     const int lane = threadIdx.x & 31;
     for (int i = 0; i < ACCUMULATORS; ++i) {
         const int column = 8 * (i / 4) + 2 * (lane % 4) + (i & 1);
@@ -131,7 +82,7 @@ static void multiply(float (&d)[ACCUMULATORS], const uint32_t* a, uint64_t queri
         }
         d[i] = static_cast<float>(sum);
     }
-    warp_sync();
+    __syncwarp();
 }
 
 }  // namespace paged
@@ -160,29 +111,13 @@ template <typename T> static void pin(T&) {}
 #include "mqa_logits_paged.cu"
 
 static paged::Params arguments;
-static void enter(int thread) {
-    threadIdx.x = thread;
-    mqa_logits_paged(arguments);
-    running[thread] = false;
-}
+static void enter(int) { mqa_logits_paged(arguments); }
 
 extern "C" void run(const paged::Params* params, int grid) {
     arguments = *params;
     gridDim.x = grid;
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(grid); ++blockIdx.x) {
         std::memset(memory, 0xA5, sizeof(memory));
-        for (int t = 0; t < BLOCK; ++t) {
-            getcontext(&fibres[t]);
-            fibres[t].uc_stack.ss_sp = stacks[t];
-            fibres[t].uc_stack.ss_size = sizeof(stacks[t]);
-            fibres[t].uc_link = &scheduler;
-            makecontext(&fibres[t], reinterpret_cast<void (*)()>(enter), 1, t);
-            running[t] = true;
-        }
-        while (std::find(running, running + BLOCK, true) != running + BLOCK)
-            for (int t = 0; t < BLOCK; ++t) {
-                threadIdx.x = t;
-                if (running[t]) swapcontext(&scheduler, &fibres[t]);
-            }
+        run_block(BLOCK, enter);
     }
 }

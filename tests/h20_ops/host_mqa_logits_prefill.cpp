@@ -1,12 +1,8 @@
 // Build mqa_logits_prefill.cu as host code: a block's threads are fibres that run in turn and change at
 // every barrier and shuffle. What the source asks of single instructions is written out here; this
 // stands in for fp8_wgmma.cuh, sm90.cuh and mqa_logits_prefill_memory.cuh.
-#include <ucontext.h>
-
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,63 +11,15 @@
 #include <cuda_bf16.h>
 #include <vector_functions.h>
 
-using std::max;
-using std::min;
+#include "host_fibres.h"
 
-constexpr int MOST = 640;
 alignas(1024) uint8_t raw[1 << 18];
 
-struct Index { unsigned x; };
-static Index threadIdx, blockIdx, gridDim;
-static unsigned block_size;
-static ucontext_t fibres[MOST], scheduler;
-static bool running[MOST];
-static char stacks[MOST][1 << 16];
-static long idle;
-
-static void pause() {
-    const unsigned self = threadIdx.x;
-    if (++idle > 50'000'000) { std::fprintf(stderr, "no thread of block %u advances\n", blockIdx.x); std::abort(); }
-    swapcontext(&fibres[self], &scheduler);
-    threadIdx.x = self;
-}
-
-struct Barrier {
-    unsigned arrived = 0, phase = 0;
-    void wait(unsigned count) {
-        const unsigned mine = phase;
-        if (++arrived == count) { arrived = 0; ++phase; idle = 0; } else while (phase == mine) pause();
-    }
-};
-static Barrier block_barrier, warp_barriers[MOST / 32];
-static uint64_t words[MOST];
-
-static void __syncthreads() { block_barrier.wait(block_size); }
-static void __syncwarp() { warp_barriers[threadIdx.x / 32].wait(32); }
-template <typename T> static T exchange(T value, int lane) {
-    std::memcpy(&words[threadIdx.x], &value, sizeof(T));
-    __syncwarp();
-    T other;
-    std::memcpy(&other, &words[(threadIdx.x & ~31u) + lane], sizeof(T));
-    __syncwarp();
-    return other;
-}
-template <typename T> static T __shfl_xor_sync(unsigned, T v, int mask) { return exchange(v, (threadIdx.x & 31) ^ mask); }
-template <typename T> static T __shfl_sync(unsigned, T v, int lane) { return exchange(v, lane & 31); }
-template <typename T> static T __shfl_up_sync(unsigned, T v, int by) {
-    const int lane = threadIdx.x & 31;
-    return exchange(v, lane >= by ? lane - by : lane);
-}
-static int __reduce_max_sync(unsigned mask, int v) {
-    for (int by = 1; by < 32; by *= 2) v = max(v, __shfl_xor_sync(mask, v, by));
-    return v;
-}
 static uint32_t __ballot_sync(unsigned mask, bool v) {
     uint32_t bits = static_cast<uint32_t>(v) << (threadIdx.x & 31);
     for (int by = 1; by < 32; by *= 2) bits |= __shfl_xor_sync(mask, bits, by);
     return bits;
 }
-template <typename T> static T __ldg(const T* at) { return *at; }
 static int __popc(uint32_t v) { return __builtin_popcount(v); }
 static int __ffs(uint32_t v) { return __builtin_ffs(v); }
 static void atomicOr(uint32_t* at, uint32_t v) { *at |= v; }
@@ -198,8 +146,7 @@ static void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
 static logits::Params arguments;
 static logits::TensorMap key_rows;
 static int entry_number;
-static void enter(int thread) {
-    threadIdx.x = thread;
+static void enter(int) {
     switch (entry_number) {
         case 0: mqa_logits_prefill_expand(arguments); break;
         case 1: mqa_logits_prefill_dense_32_bf16(arguments); break;
@@ -215,7 +162,6 @@ static void enter(int thread) {
         case 11: mqa_logits_prefill_united_64_bf16(arguments, key_rows); break;
         default: mqa_logits_prefill_united_64_fp32(arguments, key_rows); break;
     }
-    running[thread] = false;
 }
 
 // entry counts the kernels in the order above.
@@ -226,22 +172,8 @@ extern "C" void run(const logits::Params* params, int entry, int grid, int block
     key_rows.count = static_cast<int64_t>(params->key_tiles) * 64;
     entry_number = entry;
     gridDim.x = grid;
-    block_size = block;
     for (blockIdx.x = 0; blockIdx.x < static_cast<unsigned>(grid); ++blockIdx.x) {
         std::memset(raw, 0xA5, sizeof(raw));
-        idle = 0;
-        for (int t = 0; t < block; ++t) {
-            getcontext(&fibres[t]);
-            fibres[t].uc_stack.ss_sp = stacks[t];
-            fibres[t].uc_stack.ss_size = sizeof(stacks[t]);
-            fibres[t].uc_link = &scheduler;
-            makecontext(&fibres[t], reinterpret_cast<void (*)()>(enter), 1, t);
-            running[t] = true;
-        }
-        while (std::find(running, running + block, true) != running + block)
-            for (int t = 0; t < block; ++t) {
-                threadIdx.x = t;
-                if (running[t]) swapcontext(&scheduler, &fibres[t]);
-            }
+        run_block(block, enter);
     }
 }

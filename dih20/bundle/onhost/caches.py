@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import json
 import lzma
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 
 from dih20.bundle.onhost.environment import CACHES
 from dih20.bundle.onhost.facts import HostFacts
+from dih20.bundle.onhost.folders import make_empty, sha256_of
 from dih20.errors import HashMismatch, HostError, UsageError
 
 KEY, ARCHIVE = "key.json", "caches.tar.xz"
@@ -96,13 +96,7 @@ def export(folders: Mapping[str, Path], into: Path, key: Mapping[str, str]) -> d
             expected="caches that a run of the engine has filled",
             remedy="run engine-check first",
         )
-    if into.exists() and any(into.iterdir()):
-        raise UsageError(
-            found=f"{into} is not empty",
-            expected="an empty folder or none",
-            remedy="name another folder; nothing was written",
-        )
-    into.mkdir(parents=True, exist_ok=True)
+    make_empty(into)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=into.parent) as scratch:
         archive = Path(scratch, ARCHIVE)
         with lzma.open(archive, "wb", preset=6) as packed, tarfile.open(fileobj=packed, mode="w|") as out:  # fmt: skip
@@ -112,7 +106,7 @@ def export(folders: Mapping[str, Path], into: Path, key: Mapping[str, str]) -> d
                 member.mode = 0o755 if path.suffix == ".so" else 0o644
                 with path.open("rb") as content:
                     out.addfile(member, content)
-        facts = {"key": dict(key), "files": len(files), "sha256": _sha256(archive)}
+        facts = {"key": dict(key), "files": len(files), "sha256": sha256_of(archive)}
         Path(scratch, KEY).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
         for name in (ARCHIVE, KEY):
             Path(scratch, name).replace(into / name)
@@ -171,7 +165,7 @@ def _read(source: Path) -> dict[str, Any]:
             expected="the key that `run.sh cache export` wrote",
             remedy="export again; nothing was imported",
         ) from fault
-    found = _sha256(source / ARCHIVE)
+    found = sha256_of(source / ARCHIVE)
     if found != wanted:
         raise HashMismatch(
             found=f"{source / ARCHIVE} is damaged: sha256 {found[:12]}...",
@@ -189,8 +183,3 @@ def _is_finished(inside: Path, path: Path) -> bool:
     """Leave out what a compiler had not finished: locks, temporary and empty files."""
     hidden = any(part.startswith((".", "tmp")) for part in inside.parts)
     return not hidden and path.suffix not in {".lock", ".tmp", ".part"} and path.stat().st_size > 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dih20.bundle.onhost.facts import HostFacts
+from dih20.bundle.onhost.folders import make_empty, sha256_of
 from dih20.bundle.onhost.layout import Layout
 from dih20.errors import HashMismatch, HostError, UsageError
 
@@ -32,13 +32,7 @@ def export(
             expected="a package that no wheel of the bundle fits",
             remedy="nothing to do: the bundle's own wheels are used here",
         )
-    if into.exists() and any(into.iterdir()):
-        raise UsageError(
-            found=f"{into} is not empty",
-            expected="an empty folder or none",
-            remedy="name another folder; nothing was written",
-        )
-    into.mkdir(parents=True, exist_ok=True)
+    make_empty(into)
     rows = []
     for name, wheel in sorted(built.items()):
         shutil.copyfile(wheel, into / wheel.name)
@@ -46,7 +40,7 @@ def export(
             {
                 "name": name,
                 "file": wheel.name,
-                "sha256": _sha256(wheel),
+                "sha256": sha256_of(wheel),
                 "patched": manifest["patched"][name]["identity"],
                 "torch": facts.torch,
                 "glibc": facts.glibc,  # it asks for no newer one than it was built with
@@ -75,7 +69,7 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
         ) from fault
     for name, file, sha256, patched in names:
         path = folder / file
-        if not path.is_file() or _sha256(path) != sha256:
+        if not path.is_file() or sha256_of(path) != sha256:
             raise HashMismatch(
                 found=f"{path} is {'damaged' if path.is_file() else 'missing'}",
                 expected=f"sha256 {sha256[:12]}..., as {LIST} says",
@@ -89,8 +83,3 @@ def read(folder: Path, manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
                 remedy="leave out --wheels; it is then built here",
             )
     return [{**row, "wheel": str(folder / row["file"])} for row in rows]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
