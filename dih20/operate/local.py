@@ -72,12 +72,12 @@ class LocalServer:
                 time.sleep(_POLL_S)
 
 
-_ended: dict[int, subprocess.Popen[bytes]] = {}
+_children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def _exit_code(pid: int) -> int | None:
     """Give the exit code of a child of this program; of another's child it is not known."""
-    child = _ended.get(pid)
+    child = _children.get(pid)
     return None if child is None else child.poll()
 
 
@@ -112,7 +112,17 @@ def launch(*, port: int, dies_with_us: bool) -> LocalServer:
             start_new_session=True,
             preexec_fn=_end_with_parent if dies_with_us else None,
         )
-    _ended[child.pid] = child
+    _children[child.pid] = child
+    try:
+        return _recorded_once_listening(child, settings, log, port)
+    except BaseException:  # an interrupt as well: nobody would find this server again
+        child.terminate()
+        raise
+
+
+def _recorded_once_listening(
+    child: subprocess.Popen[bytes], settings: Settings, log: Path, port: int
+) -> LocalServer:
     process = find(child.pid)
     if process is None:
         raise NotServing(
@@ -120,7 +130,8 @@ def launch(*, port: int, dies_with_us: bool) -> LocalServer:
             expected="a process that lives",
             remedy=f"read {shown(log)}",
         )
-    server = _server(process, settings, log, port or _bound_port(folder / "port.json", child, log))
+    bound = port or _bound_port(state_folder() / "port.json", child, log)
+    server = _server(process, settings, log, bound)
     _write_state(server)
     return server
 
@@ -215,5 +226,8 @@ def require_recorded() -> LocalServer:
     )
 
 
-def forget() -> None:
+def forget(server: LocalServer) -> None:
+    """Drop what says that a server runs; one that this program started leaves no zombie."""
     (state_folder() / "server.json").unlink(missing_ok=True)
+    if child := _children.pop(server.process.pid, None):
+        child.wait()

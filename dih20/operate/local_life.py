@@ -31,23 +31,30 @@ def serve(ui: Console, *, port: int, detach: bool, only_plan: bool) -> dict[str,
     with ui.step("start", "the server") as step:
         server = local.launch(port=port, dies_with_us=not detach)
         step.note = f"{server.process.pid}, {server.endpoint.url}"
+    result = None
     try:
-        ready = _wait(ui, server)
-    except BaseException:
-        stop_server(ui, server)
-        raise
-    _how_to_ask(ui, server)
-    result = _result(server, ready)
-    if detach:
-        return result
-    ui.line("Ctrl-C ends it.")
-    try:
+        result = _result(server, _wait(ui, server))
+        _how_to_ask(ui, server)
+        if detach:
+            return result
+        ui.line("Ctrl-C ends it.")
         show_lines(ui, server.lines(follow=True), rank=None)
         ui.warn(f"the server ended by itself, with {server.life().exit_code}")
     except KeyboardInterrupt:
-        ui.line()
+        _end(ui, server)
+        if result is None or detach:  # it was not ready yet, or was to go on without us
+            raise
+        return result
+    except BaseException:
+        _end(ui, server)
+        raise
     stop_server(ui, server)
     return result
+
+
+def _end(ui: Console, server: LocalServer) -> None:
+    ui.line()
+    stop_server(ui, server)
 
 
 def _plan(port: int, detach: bool) -> Plan:
@@ -130,5 +137,5 @@ def stop_server(ui: Console, server: LocalServer) -> dict[str, Any]:
                 remedy="see with `ps -o stat,wchan -p PID` what holds them; state D waits for the kernel",
             )
         step.note = "by TERM" if was_enough and not left else f"{len(killed)} had to be killed"
-        local.forget()
+        local.forget(server)
     return {"ended_by": "TERM" if was_enough else "KILL", "killed": [p.pid for p in killed]}

@@ -84,15 +84,7 @@ def _gone(processes: Iterable[Process], wait_s: float) -> bool:
     until = time.monotonic() + wait_s
     chosen = list(processes)
     while any(lives(process) for process in chosen):
-        _reap()
         if time.monotonic() > until:
             return False
         time.sleep(_PAUSE_S)
     return True
-
-
-def _reap() -> None:
-    """Take the exit codes of our own children, so that none stays as a zombie."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass

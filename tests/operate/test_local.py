@@ -16,6 +16,7 @@ import dih20.groups
 from dih20.console import Console
 from dih20.errors import NotServing, UnfitToServe, UsageError
 from dih20.operate import local, local_life, processes, state
+from dih20.operate.watch import Ready
 from dih20.paths import REPOSITORY
 
 
@@ -47,6 +48,38 @@ def test_the_canary_is_served_found_again_asked_and_ended_without_a_trace(
     assert ended == {"ended_by": "TERM", "killed": []}
     assert processes.marked(told["instance"]) == []
     assert local.recorded() is None
+
+
+@pytest.mark.parametrize("moment", ["answers at", "curl", "Ctrl-C ends it", "a line of the log"])
+def test_an_interrupt_at_any_moment_ends_the_server(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Console
+) -> None:
+    """An interrupt comes where it wants: while a line is printed as well."""
+    monkeypatch.setattr(dih20.groups, "ensure", lambda ui, group: None)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = processes.find(child.pid)
+    assert process is not None
+    log = tmp_path / "log"
+    log.write_text("a line of the log\n")
+    server = local.LocalServer(
+        process=process, instance="none", port=1, log=log, model="canary", drain_s=1.0
+    )
+    monkeypatch.setitem(local._children, child.pid, child)
+    monkeypatch.setattr(local, "launch", lambda **_: server)
+    monkeypatch.setattr(
+        local_life, "_wait", lambda ui, server: Ready(seconds=1.0, gate={}, version={})
+    )
+    line = ui.line
+
+    def interrupted(text: str = "", **style: str) -> None:
+        line(text, **style)
+        if moment in text:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ui, "line", interrupted)
+    local_life.serve(ui, port=0, detach=False, only_plan=False)
+    assert child.returncode == -signal.SIGTERM
+    assert not processes.lives(process)
 
 
 @pytest.mark.torch

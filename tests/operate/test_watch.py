@@ -17,7 +17,7 @@ from dih20.console import Console
 from dih20.errors import EngineStartFailed, GateFailed, NotServing, ToolError
 from dih20.operate import watch
 from dih20.operate.judged import ask
-from dih20.operate.local import LocalServer, _ended
+from dih20.operate.local import LocalServer, _children
 from dih20.operate.processes import find
 from dih20.operate.watch import Ready, wait_ready
 from dih20.rehearse.sshd import free_port
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 stderr=out,
             )
         children.append(child)
-        _ended[child.pid] = child
+        _children[child.pid] = child
         process = find(child.pid)
         assert process is not None
         return LocalServer(
