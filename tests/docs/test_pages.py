@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dih20.paths import REPOSITORY
 
@@ -30,3 +32,22 @@ def test_numbers_in_the_readme_are_those_of_the_result_files() -> None:
 
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert with_numbers(text) == text, "run: python -m bench.readme_numbers"
+
+
+def test_port_status_gives_the_counts_of_the_gpu_records() -> None:
+    """Every record is named on the page once, with the number of tests that passed in it."""
+    page = (REPOSITORY / "docs/port-status.md").read_text(encoding="utf-8")
+    cells = re.findall(r"\*\*GPU\*\* \(([^)]*)\)", page)
+    named = [(op, int(count)) for cell in cells for op, count in re.findall(r"`(\w+)` (\d+)", cell)]
+    records = [
+        json.loads(file.read_text()) for file in REPOSITORY.glob("tests/gpu/evidence/*.json")
+    ]
+    assert sorted(named) == sorted((record["op"], record["num_passed"]) for record in records)
+
+
+def test_the_page_on_ci_has_a_row_for_every_job() -> None:
+    page = (REPOSITORY / "docs/ci.md").read_text(encoding="utf-8")
+    jobs = yaml.safe_load((REPOSITORY / "ci/jobs.yaml").read_text())["jobs"]
+    assert re.findall(r"^\| (\w+) \| .* \| (change|weekly|by hand) \|", page, re.M) == [
+        (name, job["when"].replace("-", " ")) for name, job in jobs.items()
+    ]
