@@ -26,11 +26,13 @@ class Server:
                 remedy="run `./inv rehearse`, which installs what is missing on Debian and Ubuntu as root",
             )
         self.name, self.log = name, log
-        # pdeathsig: a rehearsal that is killed leaves no engine behind.
-        command = ["setpriv", "--pdeathsig", "TERM", program, *argv[1:]]
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                _ends_with_us([program, *argv[1:]]),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
 
     @property
@@ -66,3 +68,22 @@ class Server:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout_s)
+
+
+def _ends_with_us(argv: Sequence[str]) -> list[str]:
+    """Give the command whose process gets TERM when we end: a rehearsal that is killed leaves no engine.
+
+    The signal is only asked for once the child runs; when we have ended by then it has another parent.
+    """
+    only_below_us = '[ "$PPID" = "$1" ] || exit 1; shift; exec "$@"'
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "TERM",
+        "sh",
+        "-c",
+        only_below_us,
+        "sh",
+        str(os.getpid()),
+        *argv,
+    ]

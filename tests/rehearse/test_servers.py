@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,21 @@ from dih20.rehearse.sshd import PrivateSshd
 
 
 def alive(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 10) -> bool:
+    """Say whether it came to hold in time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return holds()
 
 
 def test_a_server_that_dies_while_starting_is_reported_with_its_last_lines(tmp_path: Path) -> None:
@@ -50,22 +67,55 @@ def test_a_missing_program_says_what_installs_it(tmp_path: Path) -> None:
     assert "inv rehearse" in raised.value.remedy
 
 
-def test_a_server_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+def sleeper(tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a program that starts a server and prints its id."""
     script = (
-        "import sys, time; from pathlib import Path; from dih20.rehearse.processes import Server\n"
+        "import time; from pathlib import Path; from dih20.rehearse.processes import Server\n"
         f"server = Server(['sleep', '60'], log=Path({str(tmp_path / 'log')!r}), name='x')\n"
         "print(server.pid, flush=True); time.sleep(60)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def server_of(parent: subprocess.Popen[str]) -> int:
     assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    time.sleep(0.5)  # setpriv sets the death signal just after it starts
+    return int(parent.stdout.readline())
+
+
+def test_a_server_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+    parent = sleeper(tmp_path)
+    pid = server_of(parent)
+    runs = Path(f"/proc/{pid}/comm")
+    assert wait_until(lambda: runs.read_text() == "sleep\n"), "the signal is asked for before that"
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive(pid)
+    assert wait_until(lambda: not alive(pid))
+
+
+def test_a_server_does_not_start_when_its_program_was_killed_just_before(tmp_path: Path) -> None:
+    """The signal at its parent's death is asked for too late then; a slow setpriv stands for that."""
+    slow, asked, go_on = tmp_path / "setpriv", tmp_path / "asked", tmp_path / "go-on"
+    slow.write_text(
+        f"#!/bin/sh\n: >{asked}\nwhile [ ! -e {go_on} ]; do sleep 0.05; done\n"
+        f'exec {shutil.which("setpriv")} "$@"\n'
+    )
+    slow.chmod(0o755)
+    parent = sleeper(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    pid = server_of(parent)
+    try:
+        assert wait_until(asked.exists)
+        parent.kill()
+        parent.wait()
+        go_on.touch()
+        assert wait_until(lambda: not alive(pid))
+    finally:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.docker
