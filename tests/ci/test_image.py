@@ -195,7 +195,8 @@ class TestJobInAnImage:
     def test_it_is_ended_at_its_deadline(self, job: Any, engine: Any) -> None:
         before = len(engine.containers.list(all=True))
         code, log = job("echo waiting; sleep 600", limit_s=2)
-        assert (code, log) == (124, "waiting\n")
+        assert code == 124
+        assert log in ("", "waiting\n"), "a busy machine may not come to the first line in that time"
         assert len(engine.containers.list(all=True)) == before
 
     def test_an_image_that_is_not_there_leads_to_the_task_that_makes_it(

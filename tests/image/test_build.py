@@ -208,7 +208,9 @@ def test_a_step_that_hangs_is_ended_at_its_deadline(
     monkeypatch.setattr(build, "StepRun", partial(run_step.StepRun, limit_s=1.5))
     with pytest.raises(ImageError) as caught:
         built(make_step("21-hangs", "echo waiting for nobody; sleep 600\n"))
-    assert "still running after 2 s; its last line: waiting for nobody" in caught.value.found
+    assert "still running after 2 s; its last line: " in caught.value.found
+    # A busy machine may not come to the first line in that time.
+    assert caught.value.found.endswith(("waiting for nobody", "(it printed nothing)"))
     names = [container.name for container in engine.containers.list(all=True)]
     assert not [name for name in names if name.startswith("dih20-image-step")]
 
