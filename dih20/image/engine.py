@@ -12,6 +12,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from dih20.errors import EngineError
@@ -33,11 +37,7 @@ def connect(url: str | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> doc
 
     address, options = _address(url)
     asked = os.environ.get("DOCKER_API_VERSION") or None
-    probe = _open(address, options, asked or "auto", PROBE_TIMEOUT_S)
-    try:
-        answer = _probe(probe, address, asked)
-    finally:
-        probe.close()
+    answer = _in_time(lambda: _ask(address, options, asked), address)
     version = asked or answer["ApiVersion"]
     if _numbers(version) < OLDEST_API:
         raise EngineError(
@@ -88,33 +88,45 @@ def _context_address() -> str:
     return str(host).replace("http+unix://", "unix://") if host else "unix:///var/run/docker.sock"
 
 
-def _open(
-    address: str, options: dict[str, Any], version: str, timeout_s: float
-) -> docker.DockerClient:
+def _in_time(ask: Callable[[], dict[str, Any]], address: str) -> dict[str, Any]:
+    """Give what the engine answers, or give up at one deadline over all that is asked of it.
+
+    A socket's timeout is over each wait of its own, and a look-up of the engine's name has none.
+    """
+    answers: Future[dict[str, Any]] = Future()
+
+    def fulfil() -> None:
+        try:
+            answers.set_result(ask())
+        except BaseException as problem:  # noqa: BLE001  # it belongs to the caller, whatever it is
+            answers.set_exception(problem)
+
+    # No pool: its threads are waited for when the program ends.
+    threading.Thread(target=fulfil, daemon=True).start()
+    try:
+        return answers.result(PROBE_TIMEOUT_S)
+    except TimeoutError:
+        raise _no_answer(address) from None
+
+
+def _ask(address: str, options: dict[str, Any], asked: str | None) -> dict[str, Any]:
     import docker
     from docker.errors import DockerException
 
     try:
-        client: docker.DockerClient = docker.DockerClient(
-            base_url=address,
-            version=version,
-            timeout=timeout_s,  # type: ignore[arg-type]
-            **options,
-        )
-    except (DockerException, OSError, ValueError) as problem:
-        raise _explained(problem, address, None if version == "auto" else version) from None
-    return client
-
-
-def _probe(client: docker.DockerClient, address: str, asked: str | None) -> dict[str, Any]:
-    from docker.errors import DockerException
-
-    try:
-        answer: dict[str, Any] = client.api.version(api_version=False)
-        lowest = str(answer.get("MinAPIVersion") or "0")
-        if asked and _numbers(asked) < _numbers(lowest):
-            raise _version_error(address, asked, lowest, "too old", "minimum")
-        client.ping()
+        with closing(
+            docker.DockerClient(
+                base_url=address,
+                version=asked or "auto",
+                timeout=PROBE_TIMEOUT_S,  # type: ignore[arg-type]
+                **options,
+            )
+        ) as client:
+            answer: dict[str, Any] = client.api.version(api_version=False)
+            lowest = str(answer.get("MinAPIVersion") or "0")
+            if asked and _numbers(asked) < _numbers(lowest):
+                raise _version_error(address, asked, lowest, "too old", "minimum")
+            client.ping()
     except (DockerException, OSError, ValueError) as problem:
         raise _explained(problem, address, asked) from None
     return answer
@@ -151,15 +163,19 @@ def _explained(problem: BaseException, address: str, asked: str | None) -> Engin
             remedy="start the engine (systemctl start docker), or set DOCKER_HOST to where it listens",
         )
     if "Timeout" in reason or "timed out" in reason:
-        return EngineError(
-            found=f"the engine at {address} did not answer within {PROBE_TIMEOUT_S:.0f} s",
-            expected="an answer to GET /version",
-            remedy="look at the engine's log (journalctl -u docker), or set DOCKER_HOST to another engine",
-        )
+        return _no_answer(address)
     return EngineError(
         found=f"the engine at {address} cannot be used: {problem}",
         expected="an answer to GET /version",
         remedy="check DOCKER_HOST and the engine's log",
+    )
+
+
+def _no_answer(address: str) -> EngineError:
+    return EngineError(
+        found=f"the engine at {address} did not answer within {PROBE_TIMEOUT_S:g} s",
+        expected="an answer to GET /version",
+        remedy="look at the engine's log (journalctl -u docker), or set DOCKER_HOST to another engine",
     )
 
 
