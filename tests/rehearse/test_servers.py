@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from dih20.errors import RehearsalFailed
 from dih20.rehearse.dockerd import PrivateEngine
 from dih20.rehearse.processes import Server
-from dih20.rehearse.sshd import PrivateSshd
+from dih20.rehearse.sshd import PrivateSshd, free_port
 
 
 def alive(pid: int) -> bool:
@@ -148,6 +149,34 @@ def test_an_engine_that_cannot_start_cleans_up_after_itself(
     assert not {
         path for path in set(Path("/run").iterdir()) - before if path.name.startswith("dih20-")
     }
+
+
+@pytest.mark.ssh
+def test_an_sshd_whose_port_was_taken_meanwhile_starts_on_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = [taken.getsockname()[1], free_port()]
+        monkeypatch.setattr("dih20.rehearse.sshd.free_port", lambda: ports.pop(0))
+        with PrivateSshd(host_key_types=("ed25519",)) as server:
+            assert server.port != taken.getsockname()[1]
+            assert f"[127.0.0.1]:{server.port} " in server.known_hosts.read_text()
+
+
+@pytest.mark.ssh
+def test_an_sshd_that_cannot_start_cleans_up_after_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    server = PrivateSshd(host_key_types=("ed25519",), options={"NoSuchOption": "yes"})
+    with pytest.raises(RehearsalFailed, match="NoSuchOption"):
+        server.__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_free_port_is_none_that_an_outgoing_connection_is_given() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert lowest <= 1024 or free_port() < lowest
 
 
 @pytest.mark.ssh
