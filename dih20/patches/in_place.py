@@ -59,7 +59,14 @@ def _written(ui: Console, tree: Tree, title: str, only_plan: bool) -> dict[str, 
             expected="files that this user may replace",
             remedy="change their owner or mode, or take a copy of the tree",
         )
-    tree.write()
+    try:
+        tree.write()
+    except OSError as fault:
+        raise PatchError(
+            found=f"{tree.root} was not written: {fault}",
+            expected=f"room and leave to write {len(paths)} files beside those that they replace",
+            remedy="make room or change the mode of what is named, then run the command again",
+        ) from fault
     ui.line(f"{len(paths)} files written")
     return {"files": paths}
 

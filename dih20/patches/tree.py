@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dih20.errors import PatchError
+from dih20.patches.writing import write_files
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 _NOT_SOURCE = {".git", "__pycache__"}
@@ -79,24 +80,16 @@ class Tree:
         return False
 
     def write(self) -> None:
-        """Put the changes on disk: removals first, then files; folders left empty go too."""
-        for path, entry in self.changes.items():
-            target = self.root / path
-            if entry is None and target.is_file():
-                target.unlink()
-                for parent in target.parents:
-                    if parent == self.root or any(parent.iterdir()):
-                        break
-                    parent.rmdir()
-        for path, entry in self.changes.items():
-            if entry is not None:
-                target = self.root / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.unlink(
-                    missing_ok=True
-                )  # a hard link to somebody's file must not be written through
-                target.write_bytes(entry.content)
-                target.chmod(0o755 if entry.mode == EXECUTABLE else 0o644)
+        """Put the changes on disk, whole: where one cannot be written, every file stays as it was."""
+        write_files(
+            self.root,
+            removed=[path for path, entry in self.changes.items() if entry is None],
+            files={
+                path: (0o755 if entry.mode == EXECUTABLE else 0o644, entry.content)
+                for path, entry in self.changes.items()
+                if entry is not None
+            },
+        )
         self.changes.clear()
 
     def files(self) -> Iterator[tuple[str, int, str]]:

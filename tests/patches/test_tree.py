@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,43 @@ def test_write_does_not_reach_through_a_hard_link(make_tree: MakeTree, tmp_path:
     tree.put("a.py", Entry(mode=FILE, content=b"changed\n"))
     tree.write()
     assert theirs.read_bytes() == b"a\n"
+
+
+def test_a_write_that_fails_midway_leaves_every_file_as_it_was(
+    make_tree: MakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = make_tree({**SOME, "gone.py": b"gone\n"})
+    tree.put("a.py", Entry(mode=FILE, content=b"changed\n"))
+    tree.remove("gone.py")
+    tree.put("new/c.py", Entry(mode=FILE, content=b"c\n"))
+    tree.put("d/b.py", Entry(mode=FILE, content=b"full\n"))
+    write_bytes = Path.write_bytes
+
+    def disk_that_fills(path: Path, content: bytes) -> int:
+        if content != b"full\n":
+            return write_bytes(path, content)
+        write_bytes(path, b"fu")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", disk_that_fills)
+    with pytest.raises(OSError, match="No space left"):
+        tree.write()
+    on_disk = {
+        str(path.relative_to(tree.root)): path.read_bytes()
+        for path in tree.root.rglob("*")
+        if path.is_file()
+    }
+    assert on_disk == {**SOME, "gone.py": b"gone\n"}
+
+
+def test_a_file_gives_way_to_a_folder_of_its_name(make_tree: MakeTree) -> None:
+    tree = make_tree(SOME)
+    tree.remove("a.py")
+    tree.put("a.py/x", Entry(mode=EXECUTABLE, content=b"x"))
+    tree.write()
+    assert (tree.root / "a.py/x").read_bytes() == b"x"
+    assert os.access(tree.root / "a.py/x", os.X_OK)
+    assert sorted(path.name for path in tree.root.rglob("*")) == ["a.py", "b.py", "d", "x"]
 
 
 def test_a_folder_left_empty_goes_and_a_file_may_take_its_name(make_tree: MakeTree) -> None:
