@@ -35,14 +35,19 @@ def _features(lines: list[str]) -> Iterator[Feature]:
         if re.match(r"#\s*(syntax|check)\s*=", line, re.I):
             yield Feature(line=number, name="# syntax", text=line.strip())
     for number, instruction in instructions(lines):
-        keyword, _, rest = instruction.partition(" ")
+        keyword, rest = _keyword(instruction)
+        if keyword == "ONBUILD":  # what it holds is run by a build on top of this image
+            keyword, rest = _keyword(rest)
         for flag in re.findall(r"(?:^|\s)--([a-z-]+)(?=[=\s]|$)", _leading_flags(rest)):
-            if flag in _FLAGS.get(keyword.upper(), ()):
-                yield Feature(
-                    line=number, name=f"{keyword.upper()} --{flag}", text=instruction[:120]
-                )
-        if keyword.upper() in ("RUN", "COPY", "ADD") and _HEREDOC.search(rest):
+            if flag in _FLAGS.get(keyword, ()):
+                yield Feature(line=number, name=f"{keyword} --{flag}", text=instruction[:120])
+        if keyword in ("RUN", "COPY", "ADD") and _HEREDOC.search(rest):
             yield Feature(line=number, name="heredoc", text=instruction[:120])
+
+
+def _keyword(instruction: str) -> tuple[str, str]:
+    keyword, rest = [*instruction.split(maxsplit=1), "", ""][:2]
+    return keyword.upper(), rest
 
 
 def _leading_flags(rest: str) -> str:

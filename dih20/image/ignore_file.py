@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dih20.errors import UsageError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
@@ -36,10 +38,10 @@ class Pattern:
         return True
 
 
-def parse(text: str) -> list[Pattern]:
+def parse(text: str, name: str = ".dockerignore") -> list[Pattern]:
     """Read an ignore file: comments, blank lines and leading slashes do not count."""
     patterns = []
-    for line in text.lstrip("\ufeff").splitlines():
+    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
@@ -47,7 +49,14 @@ def parse(text: str) -> list[Pattern]:
         cleaned = os.path.normpath(line.removeprefix("!").strip()).lstrip("/")
         if cleaned in ("", "."):
             continue
-        matcher = re.compile(_expression(cleaned) + r"(?:/.*)?", re.S)
+        try:
+            matcher = re.compile(_expression(cleaned) + r"(?:/.*)?", re.S)
+        except re.error as fault:
+            raise UsageError(
+                found=f"{name}:{number}: {line!r} is not a pattern: {fault.msg}",
+                expected="* ? ** and characters or rising ranges in [ ], as Docker reads them",
+                remedy="correct the line; a backslash before [ or ] makes it mean itself",
+            ) from fault
         patterns.append(Pattern(text=cleaned, takes_back=takes_back, matcher=matcher))
     return patterns
 
@@ -108,7 +117,10 @@ def _part(part: str) -> str:
             out += re.escape(part[index])
         elif char == "[" and "]" in part[index + 1 :]:
             end = part.index("]", index + 1)
-            out += "[" + part[index + 1 : end].replace("\\", "\\\\") + "]"
+            inside = part[index + 1 : end]
+            if inside in ("", "^"):  # a regular expression would take the ] as the first member
+                raise re.error("nothing between [ and ]")
+            out += "[" + inside.replace("\\", "\\\\") + "]"
             index = end
         else:
             out += re.escape(char)

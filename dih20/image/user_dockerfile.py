@@ -74,7 +74,7 @@ def write_context(path: Path, target: BinaryIO) -> int:
     root = path.parent
     ignore = root / f"{path.name}.dockerignore"
     ignore = ignore if ignore.is_file() else root / ".dockerignore"
-    patterns = parse(ignore.read_text()) if ignore.is_file() else []
+    patterns = parse(ignore.read_text(), shown(ignore)) if ignore.is_file() else []
     count = 0
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as out:
         names = set()

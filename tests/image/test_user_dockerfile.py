@@ -38,6 +38,9 @@ RUN --mount=type=cache,target=/var/cache/pip \\
         ("COPY --chmod=755 a b", "COPY --chmod"),
         ("copy --chown=1:1 --chmod=755 a b", "COPY --chmod"),
         ("ADD --checksum=sha256:0 a b", "ADD --checksum"),
+        ("ONBUILD RUN --mount=type=cache,target=/c true", "RUN --mount"),
+        ("onbuild copy --link a b", "COPY --link"),
+        ("RUN\t--mount=type=cache,target=/c true", "RUN --mount"),
         ("RUN <<EOF\necho hi\nEOF", "heredoc"),
         ('COPY <<"END" /etc/file\nx\nEND', "heredoc"),
     ],
@@ -63,6 +66,7 @@ def test_a_syntax_line_counts_only_where_the_builder_reads_it() -> None:
         "RUN cat <<<word",
         "RUN echo '--mount=type=cache'",
         "# RUN --mount=type=cache",
+        "ONBUILD",
     ],
 )
 def test_what_the_classic_builder_understands_is_not_refused(line: str) -> None:
@@ -105,6 +109,17 @@ def test_ignore_patterns_mean_what_docker_says_they_mean(path: str, left_out: bo
         "# comment\n\n/data\n!data/keep.txt\n**/*.pyc\n*.md\n!README.md\nbuild?\n  spaced  \nfile1\n"
     )
     assert is_left_out(path, patterns) is left_out
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "[]a]", "!x/[^]b]"])
+def test_an_ignore_pattern_that_cannot_be_read_is_named_with_file_and_line(
+    tmp_path: Path, pattern: str
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM x\n")
+    (tmp_path / ".dockerignore").write_text(f"data\n{pattern}\n")
+    with pytest.raises(UsageError) as caught:
+        write_context(tmp_path / "Dockerfile", io.BytesIO())
+    assert f".dockerignore:2: {pattern!r}" in caught.value.found
 
 
 def names_in(path: Path) -> list[str]:
