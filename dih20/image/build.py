@@ -17,16 +17,12 @@ from dih20.config import ImageConfig
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.image import standin
+from dih20.image.abandoned import remove_steps
 from dih20.image.build_record import StepTime, record, step_time
 from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.dependencies import check_dependencies
 from dih20.image.finishing import finished
-from dih20.image.run_step import (
-    ROLE,
-    StepRun,
-    remove_leftovers,
-    run_step,
-)
+from dih20.image.run_step import LIMIT_S, ROLE, StepRun, run_step
 from dih20.image.staging import Stage, local_folder
 from dih20.image.step_plan import (
     StepPlan,
@@ -95,8 +91,8 @@ def build_image(
     base = lock.base(config.base)
     base.require_digest()
     chosen = load_steps() if steps is None else tuple(steps)
-    with only_build(client), ended_by_signal():
-        remove_leftovers(client)
+    with only_build(client) as holder, ended_by_signal():
+        remove_steps(client, holder, LIMIT_S)
         current = below = base_image(ui, client, lock, base)
         _check_base(client, current, base)
         _check_debs(ui, client, current, base, plan_steps(config, lock, client, chosen))
@@ -121,6 +117,7 @@ def build_image(
                     number=number,
                     count=len(chosen),
                     log=log,
+                    holder=holder,
                     stage=stage,
                 )
             done.append(plan)
@@ -216,6 +213,7 @@ def _run(
     number: int,
     count: int,
     log: Path,
+    holder: str,
     stage: Stage,
 ) -> str:
     labels = {
@@ -235,6 +233,7 @@ def _run(
             folder=folder,
             env=plan.step.env,
             log=log,
+            holder=holder,
             debs=plan.inputs.debs,
         )
         return run_step(ui, client, run, labels)

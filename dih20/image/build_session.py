@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import secrets
 import signal
 import threading
 from collections.abc import Iterator
@@ -35,14 +36,18 @@ def ended_by_signal() -> Iterator[None]:
 
 
 @contextmanager
-def only_build(client: docker.DockerClient) -> Iterator[None]:
-    """Let one build at a time work on an engine, so that what it finds left over is really left over."""
+def only_build(client: docker.DockerClient) -> Iterator[str]:
+    """Let one build of this cache at a time work on an engine; give the name of this guard's holders.
+
+    What is left over under that name is really left over. Another machine's build on the same engine
+    has another cache, hence another name.
+    """
     info = client.info()  # engines on one machine may share an ID (Docker 20.10), never a data root
     engine = f"{info.get('ID')} {info.get('DockerRootDir')}"
     name = hashlib.sha256(engine.encode()).hexdigest()[:12]
     folder = cache_dir() / "builds"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.guard").open("w") as guard:
+    with (folder / f"{name}.guard").open("a+") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -51,4 +56,10 @@ def only_build(client: docker.DockerClient) -> Iterator[None]:
                 expected="one at a time",
                 remedy="wait for it to end, then run the command again",
             ) from None
-        yield
+        guard.seek(0)
+        holder = guard.read()
+        if not holder:
+            holder = secrets.token_hex(4)
+            guard.write(holder)
+            guard.flush()
+        yield holder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from dih20.errors import (
     NcclMismatch,
     ToolError,
 )
+from dih20.image.abandoned import step_name
 from dih20.image.inside import headers, nccl
 from dih20.image.output_lines import advice, error_lines, lines_of
 from dih20.image.package_changes import check_changes, packages_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 COMMAND = ("/bin/sh", "-eu", "/mnt/step.sh")
 ROLE = "image-step"
 LIMIT_S = 3600.0  # a step that runs longer hangs: the longest, pip with gigabytes, takes minutes
-_NAME = "dih20-image-step-"
 _DEB_MISMATCH = 8  # of install_debs in images/*/lib/dpkg.sh
 _KINDS: dict[int, type[ToolError]] = {
     headers.MISMATCH: HeaderMismatch,
@@ -53,7 +52,13 @@ _KEPT_CONFIG = (
 
 @dataclass(frozen=True, kw_only=True)
 class StepRun:
-    """One step as the engine is to run it: `folder` is what it sees as /mnt, `debs` what it may install."""
+    """One step as the engine is to run it.
+
+    Args:
+        folder: what it sees as /mnt.
+        holder: who holds the engine's guard, as only_build gives it.
+        debs: what it may install.
+    """
 
     number: int
     count: int
@@ -62,6 +67,7 @@ class StepRun:
     folder: PurePath
     env: Mapping[str, str]
     log: Path
+    holder: str
     debs: tuple[LockedFile, ...] = ()
     limit_s: float = LIMIT_S
 
@@ -111,15 +117,6 @@ def image_config(
     }
 
 
-def remove_leftovers(client: docker.DockerClient) -> int:
-    """Remove step containers of a build that was killed; give how many there were."""
-    # By name: a label of the container would be handed down to the image and to all made from it.
-    leftovers = [c for c in client.containers.list(all=True) if str(c.name).startswith(_NAME)]
-    for container in leftovers:
-        container.remove(force=True)
-    return len(leftovers)
-
-
 @contextlib.contextmanager
 def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]:
     from docker.errors import DockerException
@@ -129,7 +126,7 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
     try:
         container = client.containers.create(
             run.parent,
-            name=f"{_NAME}{secrets.token_hex(6)}",
+            name=step_name(run.holder),
             entrypoint=list(COMMAND),
             command=[],
             # What is set here stays in the image, so only where the image has another user.

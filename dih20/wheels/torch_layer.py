@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dih20.console import Console
 from dih20.fetch import cached
+from dih20.image.build_session import ended_by_signal, only_build
 from dih20.image.inside import nccl as nccl_check
 from dih20.image.run_step import StepRun, run_step
 from dih20.lock import Lock, LockedFile
@@ -84,8 +85,17 @@ def _make(
     nccl: LockedFile,
 ) -> None:
     log = build_dir() / "logs" / f"torch-layer-{tag.rpartition(':')[2]}.log"
-    with _inputs(torch, nccl) as folder:
-        run = StepRun(number=1, count=1, name="torch", parent=image, folder=folder, env={}, log=log)
+    with only_build(client) as holder, ended_by_signal(), _inputs(torch, nccl) as folder:
+        run = StepRun(
+            number=1,
+            count=1,
+            name="torch",
+            parent=image,
+            folder=folder,
+            env={},
+            log=log,
+            holder=holder,
+        )
         made = run_step(ui, client, run, {"dih20.torch": _version_of(torch)})
     repository, _, version = tag.rpartition(":")
     client.images.get(made).tag(repository, version)

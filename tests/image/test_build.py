@@ -13,7 +13,9 @@ import pytest
 
 from dih20.console import Console
 from dih20.errors import ImageError, Unresolved
+from dih20.image.abandoned import step_name
 from dih20.image.build import BuiltImage, build_image, make_plan
+from dih20.image.build_session import only_build
 from dih20.image.steps import Step
 from dih20.lock import Lock
 
@@ -283,18 +285,22 @@ def _interrupt_when_started(engine: Any, before: set[str]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_container_left_by_a_killed_build_is_removed_by_the_next(
+def test_a_container_left_by_a_killed_build_is_removed_by_the_next_and_no_other(
     built: Any, make_step: Any, engine: Any, standin_image: str
 ) -> None:
-    engine.containers.create(
-        standin_image, ["true"], name="dih20-image-step-left", network_mode="none"
-    )
-    foreign = engine.containers.create(standin_image, ["true"], name="my-step", network_mode="none")
+    with only_build(engine) as holder:
+        left = step_name(holder)
+    others = [step_name("of-another-machine"), "my-step"]
+    made = [
+        engine.containers.create(standin_image, ["true"], name=name, network_mode="none")
+        for name in (left, *others)
+    ]
     built(make_step("28-x", "true\n"))
     names = {container.name for container in engine.containers.list(all=True)}
-    foreign.remove()
-    assert "dih20-image-step-left" not in names
-    assert "my-step" in names
+    for container in made[1:]:
+        container.remove()
+    assert left not in names
+    assert names.issuperset(others)
 
 
 def test_a_plan_shows_what_would_run_and_runs_nothing(

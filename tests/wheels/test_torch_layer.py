@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dih20.console import Console
-from dih20.errors import NcclMismatch
+from dih20.errors import ImageError, NcclMismatch
+from dih20.image.build_session import only_build
 from dih20.lock.files import LockedFile
 from dih20.wheels import torch_layer
 from dih20.wheels.image_facts import facts_of
@@ -101,3 +102,11 @@ def test_an_nccl_that_is_not_the_locked_one_makes_no_image(
     with pytest.raises(NcclMismatch):
         torch_layer.with_torch(Console(as_json=True), engine, standin_image, lock)
     assert not torch_layer.is_there(engine, torch_layer.tag_of(engine, standin_image, lock))
+
+
+def test_the_layer_is_not_made_while_an_image_build_runs_which_would_remove_its_container(
+    engine: Any, standin_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = _lock(tmp_path, monkeypatch, nccl=23203, sha="c")
+    with only_build(engine), pytest.raises(ImageError, match="another image build"):
+        torch_layer.with_torch(Console(as_json=True), engine, standin_image, lock)
