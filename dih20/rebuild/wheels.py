@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,14 @@ def check(
         ui.plan(plan)
         if plan_only:
             return {"image": chosen, "plan": plan.as_dict()}
-        wanted = [item for item in considered if isinstance(item, Wanted)]
+        wanted = wanted_of(chosen, considered)
         pairs = [checker.pair(item, number=n + 1) for item in wanted for n in range(times)]
         facts = facts_of(client, chosen)
     finally:
         client.close()
     if evidence:
         write_evidence(ui, Path(evidence), facts, pairs)
-    return judged(ui, chosen, pairs)
+    return judged(ui, chosen, pairs, not_compared(considered))
 
 
 def as_plan(image: str, considered: Sequence[Wanted | Skipped], times: int) -> Plan:
@@ -78,14 +78,43 @@ def as_plan(image: str, considered: Sequence[Wanted | Skipped], times: int) -> P
     return Plan(title=f"compare two builds of each wheel in {image}", actions=tuple(actions))
 
 
-def judged(ui: Console, image: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Give the outcome as plain values, or raise when two builds of a wheel differ."""
+def wanted_of(image: str, considered: Sequence[Wanted | Skipped]) -> list[Wanted]:
+    """Give what is to be built; raise UsageError where there is nothing: a check of nothing is no success."""
+    if wanted := [item for item in considered if isinstance(item, Wanted)]:
+        return wanted
+    reasons = "; ".join(f"{name}: {note}" for name, note in not_compared(considered).items())
+    raise UsageError(
+        found=f"no wheel to compare in {image}: {reasons or 'no recipe was asked for'}",
+        expected="one recipe or more that can be built there",
+        remedy="name one with --only; wheels that need torch get the lock's that way",
+    )
+
+
+def not_compared(considered: Sequence[Wanted | Skipped]) -> dict[str, str]:
+    """Give why each recipe, or a part of it, is left out."""
+    notes: dict[str, str] = {}
+    for item in considered:
+        if isinstance(item, Skipped):
+            before = notes.get(item.recipe.name)
+            notes[item.recipe.name] = f"{before}; {item.note}" if before else item.note
+    return notes
+
+
+def judged(
+    ui: Console, image: str, pairs: Sequence[Pair], left_out: Mapping[str, str]
+) -> dict[str, Any]:
+    """Give the outcome as plain values, with what was not compared; raise when two builds differ."""
     rows = [
         [p.name, p.first.sha256[:12], p.second.sha256[:12], "differ" if p.difference else "equal"]
         for p in pairs
     ]
+    rows += [[name, "-", "-", f"not compared: {note}"] for name, note in left_out.items()]
     ui.table(["wheel", "first", "second", "outcome"], rows)
-    result = {"image": image, "pairs": [pair.as_dict() for pair in pairs]}
+    result = {
+        "image": image,
+        "pairs": [pair.as_dict() for pair in pairs],
+        "not_compared": dict(left_out),
+    }
     bad = [pair for pair in pairs if pair.difference]
     if bad:
         raise NotReproducible(

@@ -109,7 +109,7 @@ def test_a_setup_that_builds_the_time_in_is_named_with_member_and_section(
     pair = check.pair(_wanted(check))
     assert pair.first.sha256 != pair.second.sha256
     with pytest.raises(NotReproducible) as caught:
-        judged(Console(as_json=True), standin_image, [pair])
+        judged(Console(as_json=True), standin_image, [pair], {})
     for part in ("vendor: vendor/_C.so, bytes ", "section .rodata", "host code or data differs"):
         assert part in caught.value.found
     assert caught.value.details["pairs"][0]["equal"] is False
