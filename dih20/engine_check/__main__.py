@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dih20.engine_check.options import Options, add_arguments, from_namespace
-from dih20.errors import TestsFailed, ToolError
+from dih20.errors import INTERRUPTED, TestsFailed, ToolError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command takes it up again", file=sys.stderr)
+        return INTERRUPTED
     if given.json:
         print(json.dumps(result, ensure_ascii=False))
     return 0
@@ -98,7 +102,7 @@ def _work(options: Options, given: argparse.Namespace) -> int:
 
     mark(options.folder, given.name, "start")
     checkpoint = ensure_checkpoint(options)
-    facts = here.facts(options.tree_folder)
+    facts = here.told(options.folder, options.tree_folder)
     context = Context(
         options=options,
         work=options.folder,
@@ -113,9 +117,15 @@ def _work(options: Options, given: argparse.Namespace) -> int:
 
         return EngineDriver(given.worker, checkpoint, options.memory)
 
-    code = run_stages(make, given.letters, given.worker, context, facts, given.name)
-    sys.stdout.flush()
-    os._exit(code)  # what the engine has started must not keep the process
+    code = 1
+    try:
+        code = run_stages(make, given.letters, given.worker, context, facts, given.name)
+    except BaseException:  # noqa: BLE001 - an engine that does not start may raise anything
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # what the engine has started must not keep the process
 
 
 def _judge(options: Options) -> int:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
 from dih20.engine_check import results
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
 from dih20.engine_check.processes import Ended
-from dih20.engine_check.stage_faults import SEEN, STOPPED, part_path
+from dih20.engine_check.stage_faults import BROKE, NOT_TRIED, SEEN, STOPPED, part_path
 from dih20.engine_check.worker import START
+
+# What a kernel, or torch behind one, says of values that are not finite or of memory that is not its own.
+_OF_THE_GPU = re.compile(
+    r"CUDA error|CUDA_ERROR|device-side assert|illegal memory access|misaligned address"
+    r"|\bnan\b|\binf\b|not finite",
+    re.IGNORECASE,
+)
 
 
 def account(how: Ended, work: Path, here: dict[str, Any]) -> Hypothesis | None:
     """Write what became of the stage in which a worker was; give the fault that ended it, if one did."""
-    if not (how.code or how.late) or how.stage == "close":
+    if not how.broke:
         return None
     letter, at = how.stage, how.part or how.stage
     fault = next((each for each in HYPOTHESES if letter == "h" and each.name == how.part), None)
     if fault is not None:
         _stopped(fault, how, work, here)
         return fault
+    if how.fault:  # an engine for one fault, which was not sound before the fault was on
+        part = {"name": how.fault, "verdict": NOT_TRIED, "why": f"at {at}: {_why(how)}"}
+        results.write_json(part_path(work, how.fault), part)
+        return None
     if letter == START:
         without = [each for each in how.letters if not results.record_path(work, each).exists()]
         letter, at = (
@@ -46,11 +59,21 @@ def _stopped(fault: Hypothesis, how: Ended, work: Path, here: dict[str, Any]) ->
         "fault": fault.fault,
         "predicted": fault.predicted,
         "sources": here["sources"],
-        "verdict": SEEN if fault.may_stop and not how.late else STOPPED,
+        "verdict": _verdict(fault, how),
         "stopped": True,
         "why": _why(how)[-1000:],
     }
     results.write_json(path, result)
+
+
+def _verdict(fault: Hypothesis, how: Ended) -> str:
+    """SEEN and STOPPED are the GPU's doing, or a limit's; an exception of ours is BROKE."""
+    by_gpu = (how.code < 0 and how.code != -signal.SIGKILL) or bool(_OF_THE_GPU.search(how.tail))
+    if how.late:
+        return STOPPED
+    if not by_gpu:
+        return BROKE
+    return SEEN if fault.may_stop else STOPPED
 
 
 def _why(how: Ended) -> str:

@@ -7,21 +7,20 @@ from typing import Any
 
 from dih20.engine_check import results
 from dih20.engine_check.judge import JUDGED
-from dih20.engine_check.stage_faults import HEALTHY, part_path, wanted
+from dih20.engine_check.stage_faults import BROKE, NOT_TRIED, healthy_parts, part_path, wanted
 from dih20.engine_check.stage_graphs import GRAPHS, OVERLAPPED
 
 Here = dict[str, Any]
+Parts = tuple[dict[str, Any], list[str], bool]
 
 
 def compose(work: Path, letter: str, here: Here, only: str = "") -> dict[str, Any]:
     """Write a stage's record from its parts, and give it."""
-    numbers, reasons = {"e": _parity, "g": _graphs, "h": _faults}[letter](work, here, only)
+    numbers, reasons, lacks = {"e": _parity, "g": _graphs, "h": _faults}[letter](work, here, only)
     taken = results.read_json(results.record_path(work, letter)) or {}
     verdict = results.FAILED if reasons else results.PASSED
-    if (
-        taken.get("verdict") in (results.DIED, results.LATE)
-        and taken.get("sources") == here["sources"]
-    ):
+    told = (results.DIED, results.LATE, *((results.FAILED,) if lacks else ()))
+    if taken.get("verdict") in told and taken.get("sources") == here["sources"]:
         verdict, reasons = taken["verdict"], [str(taken.get("reason")), *reasons]
     record = results.record(
         letter,
@@ -35,37 +34,46 @@ def compose(work: Path, letter: str, here: Here, only: str = "") -> dict[str, An
     return record
 
 
-def _parity(work: Path, here: Here, only: str) -> tuple[dict[str, Any], list[str]]:
+def _parity(work: Path, here: Here, only: str) -> Parts:
     judged = results.read_json(work / JUDGED)
     if judged is None:
-        return {}, ["the dumps were not compared: see log-judge.txt in the work folder"]
-    return judged["numbers"], list(judged["reasons"])
+        return {}, ["the dumps were not compared: see log-judge.txt in the work folder"], True
+    judged["numbers"].pop("sources", None)
+    return judged["numbers"], list(judged["reasons"]), False
 
 
-def _graphs(work: Path, here: Here, only: str) -> tuple[dict[str, Any], list[str]]:
+def _graphs(work: Path, here: Here, only: str) -> Parts:
     numbers: dict[str, Any] = {}
     reasons: list[str] = []
+    lacks = False
     for name, file in (("graphs", GRAPHS), ("overlapped", OVERLAPPED)):
         part = results.read_json(work / file)
         if part is None:
+            lacks = True
             reasons.append(f"{name}: did not run to its end; see log-{name}.txt in the work folder")
             continue
         numbers[name] = part["numbers"]
         reasons += [f"{name}: {reason}" for reason in part["reasons"]]
-    return numbers, reasons
+    return numbers, reasons, lacks
 
 
-def _faults(work: Path, here: Here, only: str) -> tuple[dict[str, Any], list[str]]:
-    found, missing = [], []
+def _faults(work: Path, here: Here, only: str) -> Parts:
+    found: list[dict[str, Any]] = []
+    reasons: list[str] = []
+    missing = []
     for hypothesis in wanted(only):
         part = results.read_json(part_path(work, hypothesis.name)) or {}
         if part.pop("sources", None) == here["sources"]:
             found.append(part)
-        else:
-            missing.append(hypothesis.name)
-    healthy = results.read_json(part_path(work, HEALTHY)) or {}
-    healthy.pop("sources", None)
-    reasons = [f"no result for {', '.join(missing)}"] if missing else []
-    if healthy.get("answers_right") != healthy.get("answers_asked") or not healthy:
-        reasons.append("the engine without a fault does not answer right")
-    return {"healthy": healthy, "hypotheses": found}, reasons
+            if part["verdict"] == BROKE:
+                reasons.append(f"{hypothesis.name} ended by a fault of the check: {part['why']}")
+            continue
+        missing.append(hypothesis.name)
+        if part.get("verdict") == NOT_TRIED:
+            reasons.append(f"{hypothesis.name} was not tried: {part['why']}")
+    if missing:
+        reasons.insert(0, f"no result for {', '.join(missing)}")
+    healthy = healthy_parts(work, here["sources"])
+    if not healthy or any(each["answers_right"] != each["answers_asked"] for each in healthy):
+        reasons.append("an engine without a fault does not answer right")
+    return {"healthy": healthy, "hypotheses": found}, reasons, bool(missing)

@@ -11,7 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dih20.engine_check.results import read_json
 from dih20.engine_check.sources import source_hashes
+from dih20.errors import UsageError
 from dih20.paths import REPOSITORY
 
 _PACKAGES = {
@@ -23,6 +25,22 @@ _PACKAGES = {
     "deep_gemm": ("deepinfer-gemm", "deepgemm", "deep-gemm", "deep_gemm"),
     "deep_ep": ("deepinfer-ep", "deep-ep", "deep_ep"),
 }
+
+
+HERE = "here.json"
+
+
+def told(work: Path, tree: Path | None) -> dict[str, Any]:
+    """Give what the parent found out for its workers; refuse other sources than it has hashed."""
+    given = read_json(work / HERE)
+    hashed = source_hashes(tree)
+    if given is None or given.get("sources") != hashed:
+        raise UsageError(
+            found=f"{work / HERE} is missing, or of other sources than lie here now",
+            expected="what this run of engine-check wrote when it started",
+            remedy="change no sources while it runs; start it again",
+        )
+    return given
 
 
 def facts(tree: Path | None = None) -> dict[str, Any]:

@@ -9,10 +9,15 @@ from typing import Any
 
 from dih20.paths import build_dir
 
+PATHS = ("work", "prepared", "checkpoint", "tree", "upstream")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every field is an option of the same name; dashes for underscores."""
+    """Every field is an option of the same name; dashes for underscores.
+
+    Paths are taken from the folder that the check is started in; its processes run in another.
+    """
 
     stage: str = ""
     work: str = ""
@@ -29,6 +34,11 @@ class Options:
     limits: float = 1.0
     tests_limit: int = 420
     parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for name in PATHS:
+            if value := getattr(self, name):
+                object.__setattr__(self, name, str(Path(value).expanduser().resolve()))
 
     @property
     def folder(self) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dih20.engine_check.results import read_json
-from dih20.engine_check.worker import START, now_path
+from dih20.engine_check.worker import CLOSE, START, now_path
 from dih20.paths import REPOSITORY
 
 COMMAND = (sys.executable, "-m", "dih20.engine_check")
@@ -35,7 +35,8 @@ def check_stop() -> None:
 class Ended:
     """How a worker ended. late: it was over its limit and was killed; stage, part: where it was.
 
-    letters: the stages that it was to run.
+    name: of the process. letters: the stages that it was to run. fault: the one fault that it was
+    started for, "" for an engine that stages share.
     """
 
     code: int
@@ -43,7 +44,14 @@ class Ended:
     stage: str
     part: str
     tail: str
+    name: str = ""
     letters: str = ""
+    fault: str = ""
+
+    @property
+    def broke(self) -> bool:
+        """Whether it ended otherwise than by having done its work."""
+        return (self.code != 0 or self.late) and self.stage != CLOSE
 
 
 class WorkerProcess:
@@ -58,12 +66,15 @@ class WorkerProcess:
         environment: Mapping[str, str],
         limit_of: Callable[[str], float],
         letters: str = "",
+        fault: str = "",
     ) -> None:
-        self.name, self.work, self.limit_of, self.letters = name, work, limit_of, letters
+        self.name, self.work, self.limit_of = name, work, limit_of
+        self.letters, self.fault = letters, fault
         self.log = work / f"log-{name}.txt"
         now_path(work, name).unlink(missing_ok=True)
         self._begun = time.time()
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:  # what an earlier engine of this name said stays
+            self._log_from = log.tell()
             self._process = subprocess.Popen(
                 [*COMMAND, *arguments],
                 cwd=REPOSITORY,
@@ -92,7 +103,9 @@ class WorkerProcess:
             stage=str(now["stage"]),
             part=str(now["part"]),
             tail=self.tail(),
+            name=self.name,
             letters=self.letters,
+            fault=self.fault,
         )
 
     def kill(self) -> None:
@@ -105,7 +118,7 @@ class WorkerProcess:
 
     def tail(self) -> str:
         with self.log.open("rb") as log:
-            log.seek(max(self.log.stat().st_size - _TAIL, 0))
+            log.seek(max(self.log.stat().st_size - _TAIL, self._log_from))
             return log.read().decode(errors="replace")
 
 

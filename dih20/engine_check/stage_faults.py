@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from dih20.engine_check.judging import forced
 from dih20.engine_check.results import read_json, write_json
 
 SEEN, NOT_SEEN, REFUSED, STOPPED, NO_EFFECT = "seen", "not seen", "refused", "stopped", "no effect"
+BROKE, NOT_TRIED = "broke off", "not tried"  # no verdict on the fault: the stage does not pass
 HEALTHY = "healthy"
 _LAST = ("H2", "H6")  # these read memory that is not theirs
 
@@ -27,6 +29,12 @@ class NotHealthyAgain(Exception):
 
 def part_path(work: Path, name: str) -> Path:
     return work / f"fault-{name}.json"
+
+
+def healthy_parts(work: Path, sources: dict[str, str]) -> list[dict[str, Any]]:
+    """Give what each engine showed without a fault, those of these sources."""
+    parts = [read_json(path) or {} for path in sorted(work.glob(f"{HEALTHY}-*.json"))]
+    return [part for part in parts if part.pop("sources", None) == sources]
 
 
 def wanted(only: str) -> list[Hypothesis]:
@@ -83,9 +91,8 @@ class Trial:
         """Run without a fault: what the others are compared with."""
         shown, _ = self._shown(HEALTHY)
         self._before = shown
-        write_json(
-            part_path(self.context.work, HEALTHY), {**shown, "sources": self.context.sources}
-        )
+        part = {"engine": self._own, **shown, "sources": self.context.sources}
+        write_json(self.context.work / f"{HEALTHY}-{self._own}.json", part)
 
     def run(self, hypothesis: Hypothesis) -> None:
         result: dict[str, Any] = {
@@ -106,11 +113,10 @@ class Trial:
             }
         except NoEffect as none:
             result |= {"verdict": NO_EFFECT, "why": str(none)}
-        except (
-            AssertionError,
-            ValueError,
-            TypeError,
-        ) as refusal:  # a guard of ours, before any kernel
+        except (AssertionError, ValueError, TypeError) as refusal:
+            if _raised_by_the_check(refusal):
+                raise
+            # a guard of the engine or of its operators, before any kernel
             result |= {"verdict": REFUSED, "why": f"{type(refusal).__name__}: {refusal}"[:500]}
         write_json(part_path(self.context.work, hypothesis.name), result)
         if result["verdict"] == REFUSED:
@@ -120,9 +126,12 @@ class Trial:
         if again != {key: self._before[key] for key in again}:
             raise NotHealthyAgain(f"{again} after {hypothesis.name}, before it {self._before}")
 
+    @property
+    def _own(self) -> str:
+        return "-".join(self.context.faults) or "shared"
+
     def _folder(self, name: str) -> Path:
-        own = "-".join(self.context.faults) or "shared"
-        return self.context.work / "faults" / own / name
+        return self.context.work / "faults" / self._own / name
 
     def _shown(self, name: str) -> tuple[dict[str, Any], Path]:
         """Ask the questions, then dump one case; logits that are not finite count as very small."""
@@ -159,3 +168,9 @@ class Trial:
 
         with self.driver.logits_through(change):
             yield
+
+
+def _raised_by_the_check(fault: BaseException) -> bool:
+    """Whether the innermost frame of an exception is a line of this package."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).parent == Path(__file__).parent

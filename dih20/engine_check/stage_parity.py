@@ -32,5 +32,5 @@ def dump_every_site(driver: Driver, context: Context) -> Outcome:
         misfits |= dump_case(driver, folder, facts, prompt, golden)
         seconds.append(round(time.monotonic() - started, 2))
     numbers: dict[str, Any] = {"map_faults": misfits, "dump_seconds": seconds}
-    write_json(context.work / READY, numbers)
+    write_json(context.work / READY, {**numbers, "sources": context.sources})
     return Outcome(numbers=numbers, pending=True)

@@ -33,7 +33,7 @@ RUNS: dict[str, dict[str, Run]] = {
     "graphs": {"g": eager_and_graphs},
     "overlapped": {"g": overlapped},
 }
-START = "start"
+START, CLOSE = "start", "close"
 BROKE_OFF = 3  # exit code: a stage raised; its record says why, and the rest need a new process
 
 
@@ -67,13 +67,14 @@ def run_stages(
             with torch.inference_mode():  # as the engine's weights and caches were made
                 outcome = RUNS[worker][letter](driver, context)
         except Exception:  # noqa: BLE001 - whatever an engine raises belongs into the stage's record
+            traceback.print_exc()
             reason = traceback.format_exc(limit=-6)[-3000:]
             _write(context, letter, here, Outcome(numbers={}, reasons=(reason,)), begun)
             return BROKE_OFF
         counts, before = _since(driver, before)
         outcome = replace(outcome, numbers={**outcome.numbers, "run": counts})
         _write(context, letter, here, outcome, begun)
-    mark(context.work, name, "close")
+    mark(context.work, name, CLOSE)
     driver.close()
     return 0
 
@@ -91,11 +92,11 @@ def _marking(context: Context, name: str, letter: str) -> Context:
 def _write(
     context: Context, letter: str, here: dict[str, Any], outcome: Outcome, begun: float
 ) -> None:
+    if letter == "h":
+        return  # several processes have parts of it: the parent writes the record
     verdict = results.PASSED if outcome.passed else results.FAILED
     if outcome.pending and outcome.passed:
         verdict = results.NOT_RUN  # until the parent has judged what was taken
-    if letter == "h" and not outcome.passed:
-        return  # the parent writes what became of the fault that was on
     results.write_json(
         results.record_path(context.work, letter),
         results.record(

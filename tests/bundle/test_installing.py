@@ -209,7 +209,8 @@ def test_engine_check_gets_the_users_arguments_and_the_bundles_packages(
     )
     assert answer.code == 0, answer.err
     line = next(line for line in answer.out.splitlines() if line.startswith("CHECKED"))
-    assert '["--stage", "b,c", "--work", "x", "--upstream"' in line
+    work = Path("x").resolve()  # of the user's folder, though the check runs in another
+    assert f'["--stage", "b,c", "--work", "{work}", "--upstream"' in line
     assert line.split()[-1].startswith(f"{into}/site-nccl{os.pathsep}{into}/own")
 
 

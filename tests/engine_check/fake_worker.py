@@ -35,18 +35,26 @@ def mark(stage: str, part: str = "") -> None:
 def act(what: str) -> None:
     with (WORK / "acts.txt").open("a") as acts:
         acts.write(f"{WORKER} {what}\n")
-    plan = PLAN.get(f"{WORKER}:{what}", PLAN.get(what, "pass"))
+    plan = PLAN.get(f"{NAME}:{what}", PLAN.get(what, "pass"))
     if plan == "die":
         print(f"a fault in {what}", flush=True)
         os.abort()
     if plan == "hang":
         time.sleep(600)
+    if plan == "hang once":
+        once = WORK / f"hung-{what}"
+        if not once.exists():
+            once.touch()
+            time.sleep(600)
+    if plan == "raise":
+        print(f"ValueError: {what}", flush=True)
+        os._exit(3)
 
 
 def record(letter: str) -> None:
     plan = PLAN.get(letter, "pass")
     verdict = {"pass": "passed", "fail": "failed"}[plan]
-    if letter in "eh":
+    if letter == "e":
         verdict = "not run"
     whole = results.record(letter, verdict, here=HERE, numbers={"n": 1}, reason="")
     results.write_json(results.record_path(WORK, letter), whole)
@@ -59,7 +67,7 @@ def faults() -> None:
     healthy = {"answers_right": 3, "answers_asked": 3, "sources": HERE["sources"]}
     mark("h", "healthy")
     act("healthy")
-    results.write_json(WORK / "fault-healthy.json", healthy)
+    results.write_json(WORK / f"healthy-{NAME}.json", healthy)
     for name in mine:
         mark("h", name)
         act(name)
@@ -68,6 +76,7 @@ def faults() -> None:
 
 
 if "--judge" in sys.argv:
+    act("judge")
     results.write_json(WORK / "judged.json", {"numbers": {"cases": {}}, "reasons": []})
     sys.exit(0)
 mark("start")
@@ -78,9 +87,11 @@ for stage in given("--letters"):
     if stage == "h":
         faults()
     if stage == "e":
-        results.write_json(WORK / "dumped.json", {"map_faults": {}})
+        results.write_json(WORK / "dumped.json", {"map_faults": {}, "sources": HERE["sources"]})
     if WORKER in ("graphs", "overlapped"):
         results.write_json(WORK / f"g-{WORKER}.json", {"numbers": {"1": {}}, "reasons": []})
-    else:
+    elif stage != "h":  # its record is written by the parent
         record(stage)
 mark("close")
+if f"{NAME}:close" in PLAN:
+    act("close")

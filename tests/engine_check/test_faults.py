@@ -13,9 +13,11 @@ import torch
 
 from dih20.engine_check import fault_switches as switches
 from dih20.engine_check import results
+from dih20.engine_check.accounting import account
 from dih20.engine_check.composing import compose
 from dih20.engine_check.context import Context
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
+from dih20.engine_check.processes import Ended
 from dih20.engine_check.stage_faults import NotHealthyAgain, belongs, part_path, switch_each_on
 from tests.engine_check.conftest import HERE
 
@@ -274,9 +276,50 @@ def test_the_stage_needs_a_result_for_every_fault(context: Context) -> None:
     for each in HYPOTHESES:
         part = {"name": each.name, "verdict": "not seen", "sources": HERE["sources"]}
         results.write_json(part_path(context.work, each.name), part)
-    healthy = {"answers_right": 3, "answers_asked": 3}
-    results.write_json(part_path(context.work, "healthy"), healthy)
+    assert (
+        compose(context.work, "h", HERE)["verdict"] == "failed"
+    )  # nothing is known of a sound engine
+    healthy = {"answers_right": 3, "answers_asked": 3, "sources": HERE["sources"]}
+    results.write_json(context.work / "healthy-shared.json", healthy)
     assert compose(context.work, "h", HERE)["verdict"] == "passed"
     healthy["answers_right"] = 2
-    results.write_json(part_path(context.work, "healthy"), healthy)
-    assert compose(context.work, "h", HERE)["verdict"] == "failed"
+    results.write_json(context.work / "healthy-linear-scales-as-fp32.json", healthy)
+    assert compose(context.work, "h", HERE)["verdict"] == "failed"  # one of two engines
+
+
+def test_a_fault_of_the_check_itself_is_no_verdict_on_the_engine(
+    driver: Any, context: Context
+) -> None:
+    """A switch that no longer fits raises in this package: the stage must not pass with that."""
+
+    hypothesis = own(
+        "linear-scales-as-fp32",
+        lambda model: switches.linear_scales_as_fp32(places(linears=5)),  # no list of layers
+    )
+    with pytest.raises(TypeError):
+        switch_each_on(driver, context, find=lambda model: model, hypotheses=[hypothesis])
+    assert results.read_json(part_path(context.work, hypothesis.name)) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "late", "may_stop", "verdict"),
+    [
+        (-6, "", False, True, "seen"),
+        (3, "RuntimeError: CUDA error: device-side assert triggered", False, True, "seen"),
+        (3, "RuntimeError: probability tensor contains either `inf`, `nan`", False, True, "seen"),
+        (3, "RuntimeError: CUDA error: an illegal memory access", False, False, "stopped"),
+        (3, "AttributeError: 'Places' object has no attribute 'sink'", False, True, "broke off"),
+        (-9, "", False, True, "broke off"),  # by whoever kills: memory, an operator
+        (-9, "", True, True, "stopped"),  # by us, over its limit
+    ],
+)
+def test_how_an_engine_ended_decides_the_verdict(
+    tmp_path: Path, code: int, tail: str, late: bool, may_stop: bool, verdict: str
+) -> None:
+    each = next(each for each in HYPOTHESES if each.may_stop is may_stop)
+    how = Ended(code=code, late=late, stage="h", part=each.name, tail=tail)
+    assert account(how, tmp_path, HERE) is each
+    part = results.read_json(part_path(tmp_path, each.name))
+    assert part is not None and part["verdict"] == verdict
+    record = compose(tmp_path, "h", HERE, only=each.name)
+    assert ("by a fault of the check" in record["reason"]) is (verdict == "broke off")

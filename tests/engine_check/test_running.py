@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from dih20.engine_check import __main__ as program
-from dih20.engine_check import here, processes, reference, results, running
+from dih20.engine_check import here, launching, processes, reference, results
+from dih20.engine_check.canary_folder import ensure_checkpoint
+from dih20.engine_check.composing import compose
 from dih20.engine_check.hypotheses import HYPOTHESES
 from dih20.engine_check.options import Options
 from dih20.engine_check.running import Check
 from dih20.errors import TestsFailed, UsageError
 from dih20.paths import REPOSITORY
 from tests.engine_check.conftest import HERE
+from v41.canary import FOLDER
 
 pytestmark = pytest.mark.torch
 FAULTS = [each.name for each in HYPOTHESES]
@@ -33,7 +36,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
     worker = Path(__file__).with_name("fake_worker.py")
     monkeypatch.setattr(processes, "COMMAND", (sys.executable, str(worker)))
     monkeypatch.setattr(reference, "load", lambda path: None)
-    monkeypatch.setattr(running, "START_S", 3000)
+    monkeypatch.setattr(launching, "START_S", 3000)
     monkeypatch.setenv("FAKE_FAULTS", json.dumps(FAULTS))
     monkeypatch.setenv("FAKE_ALONE", json.dumps(ALONE))
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
@@ -142,6 +145,114 @@ def test_an_engine_that_is_not_sound_without_a_fault_ends_the_stage(
     assert acts(tmp_path).count("eager start") == 1
 
 
+def test_an_engine_that_is_too_slow_to_start_is_started_once_more(
+    check: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it compiled until then is kept, so the second start is the faster one."""
+    monkeypatch.setattr(launching, "START_S", 6)
+    records = check({"start": "hang once"}, stage="b,c")
+    assert verdicts(records) == {"b": "passed", "c": "passed"}
+    assert acts(tmp_path).count("eager start") == 2
+
+
+def test_a_fault_whose_own_engine_is_not_sound_costs_no_other_fault_its_result(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({f"eager-{ALONE[0]}:healthy": "die"}, stage="b,h", together=3)
+    assert records["h"]["verdict"] == "failed"
+    assert f"no result for {ALONE[0]};" in records["h"]["reason"]
+    assert f"{ALONE[0]} was not tried: at healthy" in records["h"]["reason"]
+    assert len(records["h"]["numbers"]["hypotheses"]) == len(FAULTS) - 1
+    assert acts(tmp_path).count("eager healthy") == 1 + 2 + len(ALONE) - 1  # it is tried twice
+
+
+def test_a_fault_of_the_check_itself_fails_its_stage(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({SAFE[0]: "raise"}, stage="h", together=3)
+    assert records["h"]["verdict"] == "failed"
+    assert f"{SAFE[0]} ended by a fault of the check" in records["h"]["reason"]
+    assert f"ValueError: {SAFE[0]}" in records["h"]["reason"]
+
+
+def test_faults_that_all_have_results_need_no_engine(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A run that was cut after its last fault, before the stage's record; graphs do not wait for it."""
+    check(stage="h")
+    results.record_path(tmp_path, "h").unlink()
+    acts(tmp_path)
+    records = check(stage="h,g", parallel=True)
+    assert verdicts(records) == {"h": "passed", "g": "passed"}
+    assert [line for line in acts(tmp_path) if line.startswith("eager")] == []
+
+
+def test_dumps_of_a_run_that_was_cut_are_compared_without_a_gpu(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    check(stage="e")
+    pending = results.record("e", "not run", here=HERE)
+    results.write_json(results.record_path(tmp_path, "e"), pending)
+    acts(tmp_path)
+    assert verdicts(check(stage="e")) == {"e": "passed"}
+    assert acts(tmp_path) == [" judge"]
+    results.write_json(results.record_path(tmp_path, "e"), pending)
+    check(stage="e", sources={"v41": "another", "tree": "2"})
+    assert acts(tmp_path) == ["eager start", "eager e", " judge"]
+
+
+def test_dumps_are_compared_only_for_their_stage(check: Callable[..., Any], tmp_path: Path) -> None:
+    check(stage="e")
+    acts(tmp_path)
+    check(stage="b")
+    assert acts(tmp_path) == ["eager start", "eager b"]
+
+
+def test_what_ends_an_engine_after_its_work_costs_nothing(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"graphs:close": "die", "overlapped:close": "raise"}, stage="g")
+    assert verdicts(records) == {"g": "passed"}
+
+
+def test_the_log_of_an_engine_outlives_the_next_one(
+    check: Callable[..., Any], tmp_path: Path
+) -> None:
+    records = check({"b": "die", "c": "die"}, stage="b,c")
+    assert "a fault in b" in records["b"]["reason"]
+    assert "a fault in c" in records["c"]["reason"] and "fault in b" not in records["c"]["reason"]
+    log = (tmp_path / "log-eager.txt").read_text()
+    assert "a fault in b" in log and "a fault in c" in log
+
+
+def test_a_reason_that_a_worker_wrote_stays_when_a_part_is_missing(tmp_path: Path) -> None:
+    raised = results.record("g", "failed", here=HERE, reason="Traceback: the very reason")
+    results.write_json(results.record_path(tmp_path, "g"), raised)
+    assert "the very reason" in compose(tmp_path, "g", HERE)["reason"]
+
+
+def test_paths_are_those_of_the_folder_that_the_check_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = Options(work="w", prepared="p.json", checkpoint="c")
+    assert given.folder == tmp_path / "w" and given.reference == tmp_path / "p.json"
+    assert str(tmp_path / "c") in given.as_arguments()
+    with pytest.raises(UsageError, match=r"config\.json"):
+        ensure_checkpoint(given)
+
+
+def test_a_worker_refuses_sources_that_are_not_those_of_its_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="missing, or of other sources"):
+        here.told(tmp_path, None)
+    results.write_json(tmp_path / here.HERE, HERE)
+    with pytest.raises(UsageError, match="change no sources"):
+        here.told(tmp_path, None)
+    whole = here.facts(None)
+    results.write_json(tmp_path / here.HERE, whole)
+    assert here.told(tmp_path, None) == whole
+
+
 def test_graphs_and_overlapped_scheduling_run_in_engines_of_their_own(
     check: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -159,7 +270,8 @@ def test_missing_reference_values_are_refused_before_anything_starts(
     monkeypatch.setattr(here, "facts", lambda tree: HERE)
     with pytest.raises(UsageError, match="--prepare"):
         Check(Options(stage="c", work=str(tmp_path)), lambda line: None).run()
-    assert program.main(["--stage", "c", "--work", str(tmp_path), "--checkpoint", "x"]) == 2
+    given = ["--stage", "c", "--work", str(tmp_path), "--checkpoint", str(FOLDER)]
+    assert program.main(given) == 2
     assert "--prepare" in capsys.readouterr().err
 
 
@@ -167,11 +279,13 @@ def test_a_stage_that_did_not_pass_is_an_exit_code(
     check: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check({"c": "fail"}, stage="b,c")
-    found = program.main(["--stage", "b", "--work", str(tmp_path), "--checkpoint", "x", "--json"])
+    found = program.main(
+        ["--stage", "b", "--work", str(tmp_path), "--checkpoint", str(FOLDER), "--json"]
+    )
     assert found == 0
     assert json.loads(capsys.readouterr().out)["verdicts"] == {"b": "passed"}
     with pytest.raises(TestsFailed, match="c failed"):
-        given = Options(stage="c", work=str(tmp_path), checkpoint="x")
+        given = Options(stage="c", work=str(tmp_path), checkpoint=str(FOLDER))
         program.act(given, lambda line: None, prepare=False, merge=False)
 
 
