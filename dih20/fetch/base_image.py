@@ -7,13 +7,13 @@ from typing import Any
 
 from dih20.console import Console
 from dih20.errors import FetchError
-from dih20.lock.engine import NotReachable, engine_client
+from dih20.lock.engine import NotReachable, client_faults, engine_client
 from dih20.lock.files import Base
 
 
 def fetch_base_image(ui: Console, base: Base) -> None:
     """Have the engine hold the base; what it holds already is not pulled again."""
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import ImageNotFound
 
     reference = base.reference
     with ui.step("fetch", f"base image {reference}") as step:
@@ -30,7 +30,7 @@ def fetch_base_image(ui: Console, base: Base) -> None:
             client.images.get(reference)
         except NotReachable as fault:
             raise _failed(reference, str(fault)) from fault
-        except DockerException as fault:
+        except client_faults() as fault:
             raise _failed(reference, str(fault)) from fault
 
 

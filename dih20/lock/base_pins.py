@@ -11,7 +11,7 @@ from dih20.errors import LockError, Unresolved
 from dih20.index.apt_mirrors import apt_mirrors, family
 from dih20.index.session import open_session
 from dih20.lock.apt_root import AptRoot, private_apt
-from dih20.lock.engine import NotReachable, engine_client
+from dih20.lock.engine import NotReachable, client_faults, engine_client
 from dih20.lock.files import OWN, UNRESOLVED, Base, LockedFile
 from dih20.lock.registry import resolve_digest
 from dih20.lock.stand_in import (
@@ -153,7 +153,7 @@ def _status_of_image(base: Base) -> str:
     import io
     import tarfile
 
-    from docker.errors import DockerException, ImageNotFound
+    from docker.errors import ImageNotFound
 
     reference = base.reference
     try:
@@ -171,7 +171,7 @@ def _status_of_image(base: Base) -> str:
         raise _no_image(base, f"no engine here holds {reference}") from fault
     except NotReachable as fault:
         raise _no_image(base, str(fault)) from fault
-    except DockerException as fault:
+    except client_faults() as fault:
         raise _no_image(
             base, f"the Docker engine could not give the base's package list: {fault}"
         ) from fault

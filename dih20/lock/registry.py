@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dih20.errors import FetchError, PinMoved, Unresolved
 from dih20.index.session import plain_reason
-from dih20.lock.engine import NotReachable, engine_client
+from dih20.lock.engine import NotReachable, client_faults, engine_client
 
 if TYPE_CHECKING:
     import requests
@@ -98,7 +98,7 @@ class EngineRegistry:
     client: Any
 
     def digest_of(self, repository: str, reference: str) -> str | None:
-        from docker.errors import APIError, DockerException
+        from docker.errors import APIError
 
         separator = "@" if reference.startswith("sha256:") else ":"
         try:
@@ -109,7 +109,7 @@ class EngineRegistry:
             raise NotReachable(
                 f"the Docker engine could not ask its registry: {fault.explanation}"
             ) from fault
-        except DockerException as fault:
+        except client_faults() as fault:
             raise NotReachable(f"the Docker engine did not answer: {fault}") from fault
         return str(found["Descriptor"]["digest"])
 
