@@ -19,23 +19,27 @@ from typing import Any
 
 ACT = os.environ.get("FAKE_ACT", "well")
 READY_AFTER_S = {"slow": 2.0, "dies": 1e9}.get(ACT, 0.2)
-STARTED = time.monotonic()
+LOOKS: list[float] = []  # when the first look came: a start takes its time from then on
+
+
+def age() -> float:
+    LOOKS[:] = LOOKS or [time.monotonic()]
+    return time.monotonic() - LOOKS[0]
 
 
 def phase() -> str:
-    age = time.monotonic() - STARTED
     if ACT == "silent":
         return "loading"
-    return "ready" if age >= READY_AFTER_S else "loading"
+    return "ready" if age() >= READY_AFTER_S else "loading"
 
 
 def about(settings: dict[str, Any]) -> dict[str, Any]:
-    share = min(1.0, (time.monotonic() - STARTED) / READY_AFTER_S)
+    share = min(1.0, age() / READY_AFTER_S)
     line = "shard 1 of 9" if ACT == "silent" else f"shard {int(share * 9)} of 9"
     return {
         "instance": "another" if ACT == "early" else settings["instance"],
         "phase": "ready" if ACT == "early" else phase(),
-        "elapsed_s": round(time.monotonic() - STARTED, 2),
+        "elapsed_s": round(age(), 2),
         "eta_s": None,
         "fraction": 0.1 if ACT == "silent" else share,
         "progress_line": line,
@@ -103,8 +107,6 @@ def main() -> None:
     parser.add_argument("--settings")
     settings = json.loads(Path(parser.parse_args().settings).read_text())
     print(f"[serve] instance {settings['instance']} acts {ACT}", flush=True)
-    if ACT == "dies":
-        threading.Thread(target=die, daemon=True).start()
     if ACT == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         worker = (
@@ -115,6 +117,12 @@ def main() -> None:
     else:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     server = ThreadingHTTPServer((settings["host"], settings["port"]), handler(settings))
+    file = Path(settings["port_file"])
+    draft = file.with_suffix(".part")
+    draft.write_text(json.dumps({"port": server.server_port}))
+    draft.replace(file)
+    if ACT == "dies":
+        threading.Thread(target=die, daemon=True).start()
     server.serve_forever()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from dih20.deploy.wanted import WantedImage
 from dih20.errors import FellBack, LeftBehind, NotServing, StartFailed, UnfitToServe
 from dih20.operate import hosted_life, hosted_stop, state
 from dih20.operate.hosted import on_host
-from dih20.rehearse.sshd import free_port
 from tests.deploy.stand import wanted_for
 from tests.operate.host import fake_wheel, write_configs
 
@@ -31,13 +30,23 @@ Put = Callable[[str], str]
 
 
 @pytest.fixture
+def port() -> Iterator[int]:
+    """A port that is the server's for the whole test: held by a socket that does not listen."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
 def host(
     make_host: Callable[..., HostConfig],
+    port: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> HostConfig:
-    """A host on a free port, described in a configuration of its own."""
-    chosen = make_host(ports=[free_port()])
+    """A host with a port of its own, described in a configuration of its own."""
+    chosen = make_host(ports=[port])
     monkeypatch.setenv("DI_CONFIGS", str(tmp_path / "configs"))
     write_configs(tmp_path / "configs", chosen)
     return chosen
@@ -79,6 +88,7 @@ def test_a_server_is_checked_started_asked_left_alone_and_stopped(
 ) -> None:
     first = put("well")
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", host.ports[0]))
         taken.listen()
         with pytest.raises(UnfitToServe) as refused:

@@ -17,10 +17,9 @@ from dih20.console import Console
 from dih20.errors import EngineStartFailed, GateFailed, NotServing, ToolError
 from dih20.operate import watch
 from dih20.operate.judged import ask
-from dih20.operate.local import LocalServer, _children
+from dih20.operate.local import LocalServer, _bound_port, _children
 from dih20.operate.processes import find
 from dih20.operate.watch import Ready, wait_ready
-from dih20.rehearse.sshd import free_port
 
 FAKE = Path(__file__).with_name("fake_server.py")
 Start = Callable[[str], LocalServer]
@@ -32,9 +31,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     children: list[subprocess.Popen[bytes]] = []
 
     def begin(act: str) -> LocalServer:
-        port, log, file = free_port(), tmp_path / "log", tmp_path / "settings.json"
-        settings = {"host": "127.0.0.1", "port": port, "instance": "mine"}
-        file.write_text(json.dumps({**settings, "served_name": "canary", "identities": {}}))
+        log, file, port_file = (tmp_path / name for name in ("log", "settings.json", "port.json"))
+        settings = {"host": "127.0.0.1", "port": 0, "port_file": str(port_file)}
+        named = {"instance": "mine", "served_name": "canary", "identities": {}}
+        file.write_text(json.dumps({**settings, **named}))
         with log.open("wb") as out:
             child = subprocess.Popen(
                 [sys.executable, str(FAKE), "--settings", str(file)],
@@ -46,6 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         _children[child.pid] = child
         process = find(child.pid)
         assert process is not None
+        port = _bound_port(port_file, child, log)
         return LocalServer(
             process=process, instance="mine", port=port, log=log, model="canary", drain_s=1.0
         )
@@ -81,6 +82,7 @@ def test_a_silent_start_ends_at_the_deadline_that_names_itself_and_the_last_line
 ) -> None:
     monkeypatch.setattr(watch, "_MARGIN_S", 1.0)
     server = start("silent")
+    assert server.endpoint.get("/startupz", timeout_s=60) is not None
     with pytest.raises(EngineStartFailed) as failed:
         wait(server, timeout_s=0.5)
     assert "shard 1 of 9" in failed.value.found
