@@ -102,9 +102,9 @@ def test_a_session_that_sshd_frees_late_is_waited_for_and_one_that_stays_is_an_e
         with host.session() as held:
             held.exec_command("sleep 1")
             assert host.run(["echo", "later"]).text == "later\n", "refused while the first one ends"
-        monkeypatch.setattr("dih20.hosts.ssh._FREED_WITHIN_S", 0.2)
         with host.session() as held:
             held.exec_command("sleep 60")
+            monkeypatch.setattr("dih20.hosts.ssh._FREED_WITHIN_S", 0.2)
             with pytest.raises(HostError, match="refused another session") as caught:
                 host.run(["echo", "never"])
     assert "MaxSessions" in caught.value.remedy
