@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from dih20.ci.checkout import write_checkout
 from dih20.console import Console
 from dih20.errors import EngineError
+from dih20.image.abandoned import job_labels, remove_jobs
+from dih20.image.build_session import ended_by_signal
 from dih20.image.output_lines import lines_of
+from dih20.lock.engine import client_faults
 from dih20.paths import REPOSITORY
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 CHECKOUT = "/ci/checkout"
+_ROLE = "ci-job"
 # Some tests ask git what is in the repository; a copy without history answers them.
 _PRELUDE = ("git init -q .", "git add -A")
 
@@ -36,7 +40,7 @@ def run_commands(
 ) -> int:
     """Give the exit code of the first command that failed, else 0; 124 when the job ran too long."""
     script = "\n".join([*_PRELUDE, *(shlex.join(command) for command in commands)])
-    with _container(client, image, script) as container:
+    with _container(client, image, script, limit_s) as container, _engine_faults():
         with ui.step("copy", "the working tree into the image") as step:
             with tempfile.TemporaryFile() as tar:
                 count = write_checkout(REPOSITORY, tar, prefix=CHECKOUT.lstrip("/"))
@@ -51,42 +55,55 @@ def run_commands(
 
 
 @contextlib.contextmanager
-def _container(client: docker.DockerClient, image: str, script: str) -> Iterator[Container]:
-    from docker.errors import DockerException
+def _container(
+    client: docker.DockerClient, image: str, script: str, limit_s: float
+) -> Iterator[Container]:
+    with ended_by_signal():
+        try:
+            remove_jobs(client, _ROLE)
+            container = client.containers.create(
+                image,
+                entrypoint=["/bin/sh", "-eu", "-c", script],
+                command=[],
+                working_dir=CHECKOUT,
+                environment={"CI": "true", "HOME": "/root", "PYTHONUNBUFFERED": "1"},
+                network_mode="none",
+                init=True,  # reaps what tests leave to process 1, as a machine's init does
+                labels=job_labels(_ROLE, limit_s),
+            )
+        except client_faults() as problem:
+            raise EngineError(
+                found=f"no container can be made from {image}: {problem}",
+                expected="the CI image in this engine",
+                remedy="run `./inv ci-image`, then the command again",
+            ) from None
+        try:
+            yield container
+        finally:
+            with contextlib.suppress(*client_faults()):
+                container.remove(force=True)
 
+
+@contextlib.contextmanager
+def _engine_faults() -> Iterator[None]:
+    """Say in one error that the engine, and not the job, failed."""
     try:
-        container = client.containers.create(
-            image,
-            entrypoint=["/bin/sh", "-eu", "-c", script],
-            command=[],
-            working_dir=CHECKOUT,
-            environment={"CI": "true", "HOME": "/root", "PYTHONUNBUFFERED": "1"},
-            network_mode="none",
-            init=True,  # reaps what tests leave to process 1, as a machine's init does
-            labels={"dih20.role": "ci-job"},
-        )
-    except DockerException as problem:
+        yield
+    except client_faults() as problem:
         raise EngineError(
-            found=f"no container can be made from {image}: {problem}",
-            expected="the CI image in this engine",
-            remedy="run `./inv ci-image`, then the command again",
+            found=f"the engine failed during the job: {problem}",
+            expected="the job's output and its exit code",
+            remedy="look at the engine's log and its free disk space, then run the command again",
         ) from None
-    try:
-        yield container
-    finally:
-        with contextlib.suppress(DockerException):
-            container.remove(force=True)
 
 
 @contextlib.contextmanager
 def _deadline(container: Container, limit_s: float) -> Iterator[threading.Event]:
-    from docker.errors import DockerException
-
     overdue = threading.Event()
 
     def kill() -> None:
         overdue.set()
-        with contextlib.suppress(DockerException):
+        with contextlib.suppress(*client_faults()):
             container.kill()
 
     timer = threading.Timer(limit_s, kill)

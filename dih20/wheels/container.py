@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.errors import EngineError, WheelError
+from dih20.image.abandoned import job_labels, remove_jobs
+from dih20.image.build_session import ended_by_signal
 from dih20.image.output_lines import lines_of
+from dih20.lock.engine import client_faults
 from dih20.paths import shown
 
 if TYPE_CHECKING:
     import docker
+    from docker.models.containers import Container
 
-OWNER_LABEL = {"dih20.owner": "dih20", "dih20.role": "wheel-build"}
+_ROLE = "wheel-build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,37 +64,26 @@ def run_job(
 ) -> Outcome:
     """Run to the end; every line goes to on_line as it comes and to the log file.
 
-    The container is removed on every way out, an interrupt included.
+    The container is removed on every way out, an interrupt or SIGTERM included.
     """
-    from docker.errors import DockerException
-
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        container = client.containers.create(image, **_settings(job))
-    except DockerException as fault:
-        raise EngineError(
-            found=f"no container can be made from {image}: {fault}",
-            expected="an image of this engine, and folders that it may mount",
-            remedy="see `docker images`, and that the engine runs on this machine",
-        ) from fault
-    overdue = threading.Event()
-    timer = threading.Timer(job.timeout_s, _stop_late, (container, overdue))
-    try:
-        container.start()
-        timer.start()
-        with log.open("a", encoding="utf-8") as file:
-            for line in lines_of(container.logs(stream=True, follow=True)):
-                file.write(line + "\n")
-                file.flush()
-                on_line(line)
-        exit_code = int(container.wait()["StatusCode"])
-        container.reload()
-        killed = bool(container.attrs["State"].get("OOMKilled"))
-    finally:
-        timer.cancel()
-        with contextlib.suppress(DockerException):
-            container.remove(force=True)
+    with _container(client, image, job) as container, _engine_faults(image):
+        overdue = threading.Event()
+        timer = threading.Timer(job.timeout_s, _stop_late, (container, overdue))
+        try:
+            container.start()
+            timer.start()
+            with log.open("a", encoding="utf-8") as file:
+                for line in lines_of(container.logs(stream=True, follow=True)):
+                    file.write(line + "\n")
+                    file.flush()
+                    on_line(line)
+            exit_code = int(container.wait()["StatusCode"])
+            container.reload()
+            killed = bool(container.attrs["State"].get("OOMKilled"))
+        finally:
+            timer.cancel()
     if overdue.is_set():
         raise WheelError(
             found=f"the build was still running after {job.timeout_s / 60:.0f} min",
@@ -98,6 +91,38 @@ def run_job(
             remedy=f"see what it waits for in {shown(log)}, or raise the limit",
         )
     return Outcome(exit_code=exit_code, seconds=time.monotonic() - started, out_of_memory=killed)
+
+
+@contextlib.contextmanager
+def _container(client: docker.DockerClient, image: str, job: Job) -> Iterator[Container]:
+    with ended_by_signal():
+        try:
+            remove_jobs(client, _ROLE)
+            container = client.containers.create(image, **_settings(job))
+        except client_faults() as fault:
+            raise EngineError(
+                found=f"no container can be made from {image}: {fault}",
+                expected="an image of this engine, and folders that it may mount",
+                remedy="see `docker images`, and that the engine runs on this machine",
+            ) from fault
+        try:
+            yield container
+        finally:
+            with contextlib.suppress(*client_faults()):
+                container.remove(force=True)
+
+
+@contextlib.contextmanager
+def _engine_faults(image: str) -> Iterator[None]:
+    """Say in one error that the engine, and not the command, failed."""
+    try:
+        yield
+    except client_faults() as fault:
+        raise EngineError(
+            found=f"the engine failed while a container of {image} ran: {fault}",
+            expected="the container's output and its exit code",
+            remedy="look at the engine's log and its free disk space, then run the command again",
+        ) from fault
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -114,7 +139,7 @@ def _settings(job: Job) -> dict[str, Any]:
         "user": "0:0",
         "network_mode": "none",
         "mounts": mounts,
-        "labels": OWNER_LABEL,
+        "labels": job_labels(_ROLE, job.timeout_s),
         "init": True,
         "ulimits": [Ulimit(name="core", soft=0, hard=0)],
     }
@@ -124,9 +149,7 @@ def _settings(job: Job) -> dict[str, Any]:
     return settings
 
 
-def _stop_late(container: Any, overdue: threading.Event) -> None:
-    from docker.errors import DockerException
-
+def _stop_late(container: Container, overdue: threading.Event) -> None:
     overdue.set()
-    with contextlib.suppress(DockerException):
+    with contextlib.suppress(*client_faults()):
         container.kill()

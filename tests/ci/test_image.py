@@ -20,6 +20,7 @@ from dih20.image.steps import load_steps
 from dih20.lock import Lock
 from dih20.lock.ci_pins import read_requirements
 from dih20.paths import REPOSITORY
+from tests.signalled import signalled
 
 STEPS = load_steps(REPOSITORY / "images/ci")
 
@@ -196,8 +197,19 @@ class TestJobInAnImage:
         before = len(engine.containers.list(all=True))
         code, log = job("echo waiting; sleep 600", limit_s=2)
         assert code == 124
-        assert log in ("", "waiting\n"), "a busy machine may not come to the first line in that time"
+        assert log in ("", "waiting\n"), (
+            "a busy machine may not come to the first line in that time"
+        )
         assert len(engine.containers.list(all=True)) == before
+
+    def test_it_leaves_nothing_when_it_is_told_to_end(self, job: Any, engine: Any) -> None:
+        before = {one.id for one in engine.containers.list(all=True)}
+        with (
+            signalled(lambda: {one.id for one in engine.containers.list(sparse=True)} - before),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            job("sleep 600", limit_s=30)
+        assert {one.id for one in engine.containers.list(all=True)} == before
 
     def test_an_image_that_is_not_there_leads_to_the_task_that_makes_it(
         self, ui: Console, engine: Any, tmp_path: Path

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from dih20.image.build import BuiltImage, build_image, make_plan
 from dih20.image.build_session import only_build
 from dih20.image.steps import Step
 from dih20.lock import Lock
+from tests.signalled import signalled
 
 pytestmark = pytest.mark.docker
 
@@ -267,22 +266,14 @@ def test_an_interrupt_leaves_no_container_and_the_next_build_works(
 ) -> None:
     before = {container.id for container in engine.containers.list(all=True)}
     step = make_step("27-long", "echo started; sleep 600\n")
-    timer = threading.Timer(2.0, _interrupt_when_started, (engine, before))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with (
+        signalled(lambda: {one.id for one in engine.containers.list(sparse=True)} - before),
+        pytest.raises(KeyboardInterrupt),
+    ):
         built(step)
-    timer.join()
     assert {container.id for container in engine.containers.list(all=True)} == before
     image, _ = built(make_step("27-long", "echo quick\n"))
     assert image.id
-
-
-def _interrupt_when_started(engine: Any, before: set[str]) -> None:
-    for _ in range(100):
-        if {container.id for container in engine.containers.list()} - before:
-            break
-        time.sleep(0.1)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_container_left_by_a_killed_build_is_removed_by_the_next_and_no_other(

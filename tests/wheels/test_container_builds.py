@@ -30,10 +30,12 @@ from dih20.wheels.recipes import DeviceCodePromise, Linking, Recipe, RecipeSourc
 from dih20.wheels.rows import Row
 from dih20.wheels.store import Store
 from dih20.wheels.wheel_set import build_wheels, refuse_mismatch, wheels_for
+from tests.signalled import signalled
 from tests.wheels.vendors import dying_compiler, ninja_vendor, vendor_recipe
 
 pytestmark = pytest.mark.docker
 NVCC = "nvcc -Xcompiler -fPIC -gencode=arch=compute_{0},code=sm_{0}"
+WHEEL_BUILD = {"label": "dih20.role=wheel-build"}
 AOT = DeviceCodePromise(kind="aot", architectures=("sm_90a",))
 
 
@@ -70,7 +72,7 @@ def bench(
 
 
 def _left_over(bench: Bench) -> list[Any]:
-    return list(bench.client.containers.list(all=True, filters={"label": "dih20.role=wheel-build"}))
+    return list(bench.client.containers.list(all=True, filters=WHEEL_BUILD))
 
 
 def test_the_probe_is_built_judged_and_then_a_hit_within_two_seconds(bench: Bench) -> None:
@@ -255,6 +257,17 @@ def test_a_build_that_never_ends_is_stopped_and_leaves_no_container(
     with pytest.raises(WheelError, match="still running"):
         run_job(bench.client, bench.image, job, log=tmp_path / "log")
     assert time.monotonic() - started < 20
+    assert not _left_over(bench)
+
+
+def test_a_build_that_is_told_to_end_leaves_no_container(bench: Bench, tmp_path: Path) -> None:
+    job = Job(argv=("sleep", "600"), environment={"PATH": "/usr/bin:/bin"}, timeout_s=30)
+    running = bench.client.containers.list
+    with (
+        signalled(lambda: running(sparse=True, filters=WHEEL_BUILD)),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run_job(bench.client, bench.image, job, log=tmp_path / "log")
     assert not _left_over(bench)
 
 
