@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 STAMP = ".lock-stamp"
@@ -75,12 +77,31 @@ def working(folder: Path) -> bool:
     return probe.returncode == 0
 
 
-def main() -> None:
-    folder, lock, stamp = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+@contextmanager
+def only_start(folder: Path) -> Iterator[None]:
+    """Let one start at a time work on an environment, and say so where another one does.
+
+    As dih20.file_guard does it; before the environment is there nothing of ours can be imported.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    guard = folder.parent / f".{folder.name.lstrip('.')}.guard"
-    with guard.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    path = folder.parent / f".{folder.name.lstrip('.')}.guard"
+    with path.open("a+") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            guard.seek(0)
+            holder = guard.read().strip() or "unknown"
+            print(f"inv: waiting for {path}, held by process {holder}", file=sys.stderr)
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        guard.truncate(0)
+        print(os.getpid(), file=guard, flush=True)
+        yield
+        guard.truncate(0)
+
+
+def bring_up(folder: Path, lock: Path, stamp: str) -> None:
+    """Have the environment, made or completed when it is not the lock's."""
+    with only_start(folder):
         if is_current(folder, stamp):
             return
         started = time.monotonic()
@@ -89,5 +110,25 @@ def main() -> None:
         print(f"inv: ready after {time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
+def main() -> int:
+    folder, lock, stamp = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    try:
+        bring_up(folder, lock, stamp)
+    except KeyboardInterrupt:
+        print(
+            "inv: interrupted; what is half made is completed by the next ./inv and not used before",
+            file=sys.stderr,
+        )
+        return 130
+    except OSError as fault:
+        print(
+            f"inv: no environment can be made at {folder}: {fault}; expected a folder that "
+            "this user may write, on a disk with room; set DI_VENV to such a path, then run ./inv again",
+            file=sys.stderr,
+        )
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -137,6 +138,65 @@ def test_a_folder_of_somebody_elses_is_neither_used_nor_deleted(
     assert done.returncode != 0
     assert "is not a virtual environment" in done.stderr
     assert (folder / "chapter 1.txt").read_text() == "words"
+
+
+def test_a_path_that_cannot_be_an_environment_is_named_with_what_to_set(
+    start: Run, lock_only: Lock, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("words")
+    for path in (file, file / "env"):
+        done = start("--list", env={"DI_VENV": str(path)})
+        assert done.returncode == 2
+        assert f"inv: no environment can be made at {path}: " in done.stderr
+        assert "expected a folder that this user may write" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert file.read_text() == "words"
+
+
+def start_bootstrap(folder: Path) -> subprocess.Popen[str]:
+    """Start what ./inv starts to have an environment."""
+    lock = folder.with_name("base.lock")
+    command = [sys.executable, bootstrap.__file__, str(folder), str(lock), "stamp"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def slow_environment(tmp_path: Path) -> Path:
+    """An environment whose pip says that it runs, then takes a minute."""
+    folder = tmp_path / "env"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    python = folder / "bin/python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *--version*) ;; *) touch "{tmp_path}/runs"; exec sleep 60;; esac\n'
+    )
+    python.chmod(0o755)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_interrupt_gets_one_line_and_a_second_start_says_what_it_waits_for(
+    slow_environment: Path, tmp_path: Path
+) -> None:
+    first = start_bootstrap(slow_environment)
+    wait_for((tmp_path / "runs").exists)
+    second = start_bootstrap(slow_environment)
+    assert second.stderr is not None
+    waiting = second.stderr.readline()
+    assert waiting == f"inv: waiting for {tmp_path}/.env.guard, held by process {first.pid}\n"
+    for process in (second, first):
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+        assert process.returncode == 130
+        assert said.splitlines()[-1].startswith("inv: interrupted; what is half made is completed")
+        assert "Traceback" not in said
 
 
 def test_a_python_given_by_the_user_is_used_as_it_is(start: Run, checkout: Path) -> None:
