@@ -61,7 +61,12 @@ class PrivateEngine:
         argv += ["--config-file", str(self._empty_config()), "--log-level", "warn"]
         try:
             self._server = Server(
-                argv, log=self.root / "dockerd.log", name=f"the {self.name} engine"
+                argv,
+                log=self.root / "dockerd.log",
+                name=f"the {self.name} engine",
+                keeps=[
+                    self._guard
+                ],  # a run that is killed leaves the engine seconds in which it ends
             )
             self._server.wait_until(self._answers, self._timeout_s)
         except BaseException:
@@ -76,9 +81,9 @@ class PrivateEngine:
         except BlockingIOError as busy:
             self._guard.close()
             raise RehearsalFailed(
-                found=f"the {self.name} engine's data in {self.root} is used by another run",
+                found=f"the {self.name} engine's data in {self.root} is used by another run, or by the engine of one that was killed",
                 expected="one run at a time",
-                remedy="wait for the other run to end, or give this one its own cache with DI_CACHE",
+                remedy="wait for the other run and its engine to end, or give this one its own cache with DI_CACHE",
             ) from busy
 
     def _empty_config(self) -> Path:
@@ -122,6 +127,7 @@ class PrivateEngine:
         _unmount_below(self.root)
         _unmount_below(self._run)
         shutil.rmtree(self._run, ignore_errors=True)
+        fcntl.flock(self._guard, fcntl.LOCK_UN)  # also for what the engine may have left running
         self._guard.close()
 
 

@@ -9,15 +9,21 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from dih20.errors import RehearsalFailed
 from dih20.rehearse.host_packages import find_program
 
 
 class Server:
-    """A child process in a session of its own that ends when this program ends, however it ends."""
+    """A child process in a session of its own that ends when this program ends, however it ends.
 
-    def __init__(self, argv: Sequence[str], *, log: Path, name: str) -> None:
+    It is given the open files `keeps`, to hold what they hold until it has ended itself.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], *, log: Path, name: str, keeps: Sequence[IO[str]] = ()
+    ) -> None:
         program = find_program(argv[0])
         if program is None:
             raise RehearsalFailed(
@@ -33,6 +39,7 @@ class Server:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                pass_fds=[file.fileno() for file in keeps],
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -60,6 +61,18 @@ def test_a_server_that_ignores_term_is_killed(tmp_path: Path) -> None:
     server.wait_until(ready.exists, 10)
     server.stop(timeout_s=1)
     assert not alive(server.pid)
+
+
+def test_a_server_holds_what_it_was_given_until_it_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "guard"
+    with path.open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        server = Server(["sleep", "60"], log=tmp_path / "log", name="the server", keeps=[guard])
+    with path.open("w") as second:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        server.stop()
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_missing_program_says_what_installs_it(tmp_path: Path) -> None:
@@ -123,6 +136,15 @@ def test_a_server_does_not_start_when_its_program_was_killed_just_before(tmp_pat
 def test_an_engine_refuses_a_second_run_on_its_data(private_engine: PrivateEngine) -> None:
     with pytest.raises(RehearsalFailed, match="used by another run"):
         PrivateEngine("again", private_engine.root).__enter__()
+
+
+@pytest.mark.docker
+def test_an_engine_holds_its_data_itself_for_when_its_run_is_killed(
+    private_engine: PrivateEngine,
+) -> None:
+    assert private_engine._server is not None
+    held = [file.resolve() for file in Path(f"/proc/{private_engine._server.pid}/fd").iterdir()]
+    assert private_engine.root / "in-use" in held
 
 
 @pytest.mark.docker
