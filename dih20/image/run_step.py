@@ -24,6 +24,7 @@ from dih20.image.inside import headers, nccl
 from dih20.image.output_lines import advice, error_lines, lines_of
 from dih20.image.package_changes import check_changes, packages_of
 from dih20.lock import LockedFile
+from dih20.lock.engine import client_faults
 from dih20.paths import shown
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def image_config(
 
 @contextlib.contextmanager
 def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]:
-    from docker.errors import DockerException
     from docker.types import Mount
 
     config = client.images.get(run.parent).attrs.get("Config") or {}
@@ -135,7 +135,7 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
             network_mode="none",
             mounts=[Mount("/mnt", str(run.folder), type="bind", read_only=True)],
         )
-    except DockerException as problem:
+    except client_faults() as problem:
         raise EngineError(
             found=f"no container can be made from {run.parent}: {problem}",
             expected="an engine on this machine that may mount folders of the cache",
@@ -145,20 +145,18 @@ def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]
         yield container
     finally:
         # Also on an interrupt: nothing of a broken-off build may stay.
-        with contextlib.suppress(DockerException):
+        with contextlib.suppress(*client_faults()):
             container.remove(force=True)
 
 
 @contextlib.contextmanager
 def _deadline(container: Container, limit_s: float) -> Iterator[Callable[[], bool]]:
     """Kill the container at the deadline; the function given says whether that happened."""
-    from docker.errors import DockerException
-
     overdue = threading.Event()
 
     def kill() -> None:
         overdue.set()
-        with contextlib.suppress(DockerException):
+        with contextlib.suppress(*client_faults()):
             container.kill()
 
     timer = threading.Timer(limit_s, kill)
@@ -172,12 +170,9 @@ def _deadline(container: Container, limit_s: float) -> Iterator[Callable[[], boo
 @contextlib.contextmanager
 def _engine_faults(run: StepRun) -> Iterator[None]:
     """Say in one error that the engine, and not the step, failed."""
-    import requests
-    from docker.errors import DockerException
-
     try:
         yield
-    except (DockerException, requests.RequestException) as problem:
+    except client_faults() as problem:
         raise EngineError(
             found=f"the engine failed during step {run.number} of {run.count}, {run.name}: {problem}",
             expected="the container's output, its exit code and a committed layer",
