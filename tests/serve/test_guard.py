@@ -70,6 +70,18 @@ def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.01)
 
 
+def hears(control: socket.socket, line: str) -> bool:
+    """Listen until this line is told, for ten seconds."""
+    control.settimeout(10)
+    data = b""
+    while {"line": line} not in [json.loads(each) for each in data.split(b"\n")[:-1]]:
+        try:
+            data += control.recv(1 << 16)
+        except TimeoutError:
+            return False
+    return True
+
+
 def gone(pids: list[int]) -> bool:
     return not any(is_alive(pid) for pid in pids)
 
@@ -113,6 +125,16 @@ def test_a_rank_dies_with_its_guard(tmp_path: Path) -> None:
     guarded.process.wait()
     wait_until(lambda: gone([rank]))
     os.kill(stray, signal.SIGKILL)  # it went to this process's reaper; the gateway would end it
+
+
+def test_the_last_line_of_a_burst_is_told_though_the_rank_says_nothing_more(tmp_path: Path) -> None:
+    """Lines that come soon after a told one wait: the last of them must not wait for another."""
+    act = "print('a', flush=True); time.sleep(0.05); print('the last', flush=True); time.sleep(600)"
+    guarded = Guarded(tmp_path, act)
+    assert hears(guarded.control, "the last")
+    pids = guarded.pids()
+    guarded.control.close()
+    wait_until(lambda: gone(pids))
 
 
 def test_a_flood_of_output_is_copied_whole_and_the_tail_stays_small(tmp_path: Path) -> None:

@@ -165,23 +165,25 @@ def main() -> int:
 def watch(control: socket.socket, rank: subprocess.Popen[bytes], output: Output) -> None:
     """Copy output until the rank has ended or the gateway is gone."""
     assert rank.stdout is not None
-    pipe, told = rank.stdout.fileno(), 0.0
+    pipe, told, untold = rank.stdout.fileno(), 0.0, False
     pidfd = os.pidfd_open(rank.pid)
     poller = select.poll()
     for fd in (pipe, pidfd, control.fileno()):
         poller.register(fd, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in poller.poll()}
+        wait_s = max(0.0, told + _TELL_EVERY_S - time.monotonic()) if untold else None
+        ready = {fd for fd, _ in poller.poll(wait_s and wait_s * 1000)}
         if pipe in ready:
             data = os.read(pipe, 1 << 16)
             if data:
                 output.feed(data)
+                untold = bool(output.tail)
             else:
                 poller.unregister(pipe)
-            now = time.monotonic()
-            if output.tail and now - told > _TELL_EVERY_S:
-                told = now
-                tell(control, {"line": output.tail[-1]})
+        now = time.monotonic()
+        if untold and now - told >= _TELL_EVERY_S:
+            told, untold = now, False
+            tell(control, {"line": output.tail[-1]})
         if pidfd in ready:
             drain(pipe, output)
             return
