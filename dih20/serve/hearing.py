@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 
 from dih20.errors import EngineStartFailed, RankLost, ServeError
@@ -13,7 +14,6 @@ from dih20.serve.requests import RequestTable
 from dih20.serve.state import STARTING, Phase, State
 
 _ORDER: tuple[Phase, ...] = ("starting", "loading", "warming", "ready")
-_ENDING_S = 1.0
 _SHOWN_LINES = 20
 
 
@@ -21,6 +21,7 @@ class Hearing:
     """Takes messages; wakes the service for those that change what it does next.
 
     lost: called with the rank that has ended, when its guard has told how.
+    close_timeout_s: for a rank that has closed its channel to end by itself.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class Hearing:
         *,
         changed: Callable[[], None],
         lost: Callable[[RankProcess], None],
+        close_timeout_s: float,
     ) -> None:
         self._state, self._metrics, self._table = state, metrics, table
-        self._changed, self._lost = changed, lost
+        self._changed, self._lost, self._close_timeout_s = changed, lost, close_timeout_s
         self._ranks: set[RankProcess] = set()
         self.rate = Rate()
 
@@ -65,7 +67,9 @@ class Hearing:
             rank.fatal = message["message"]
         elif kind == "gone":
             # it is ending by itself most likely, and then its guard tells the exit code
-            asyncio.get_running_loop().call_later(_ENDING_S, rank.kill)
+            wait_s = self._close_timeout_s
+            because = f"it closed its channel and did not end in close_timeout_s = {wait_s:g} s"
+            asyncio.get_running_loop().call_later(wait_s, rank.kill, because)
         elif kind == "ended":
             self._lost(rank)
 
@@ -81,16 +85,21 @@ class Hearing:
 
 def loss_of(rank: RankProcess) -> ServeError:
     """Give the error of a rank that ended unasked: how, why if it said, and its last lines."""
-    code = rank.exit_code
-    if code is None:
-        how = "with no exit code"
-    else:
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
     tail = "\n    ".join(rank.tail[-_SHOWN_LINES:]) or "(nothing)"
     why = f": {rank.fatal}" if rank.fatal else ""
     kind = EngineStartFailed if rank.info is None else RankLost
     return kind(
-        found=f"rank {rank.rank} ended {how}{why}\n  its last lines:\n    {tail}",
+        found=f"rank {rank.rank} ended {_how(rank)}{why}\n  its last lines:\n    {tail}",
         expected="every rank running",
         remedy="mend what its lines say; all ranks were ended, nothing is left running",
     )
+
+
+def _how(rank: RankProcess) -> str:
+    """Tell our own kill from one that came from elsewhere, such as the kernel's for want of memory."""
+    code = rank.exit_code
+    if rank.killed_because and code == -signal.SIGKILL:
+        return f"by signal {-code} from the server: {rank.killed_because}"
+    if code is None:
+        return "with no exit code"
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"

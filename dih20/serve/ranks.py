@@ -49,7 +49,7 @@ class RankProcess:
         self.info: dict[str, Any] | None = None
         self.memory: tuple[int, int] | None = None
         self.exit_code: int | None = None
-        self.steps, self.fatal = 0, ""
+        self.steps, self.fatal, self.killed_because = 0, "", ""
         self.phase: Phase = "starting"
         self.tail: list[str] = []
         self.left: list[int] = []
@@ -83,9 +83,10 @@ class RankProcess:
         if not self._socket.is_closing():
             self._socket.write(pack(message))
 
-    def kill(self) -> None:
-        """Have the guard end everything of this rank now."""
+    def kill(self, because: str = "") -> None:
+        """Have the guard end everything of this rank now. because: told with its loss."""
         if not self._control.is_closing():
+            self.killed_because = self.killed_because or because
             self._control.write_eof()
 
     def _heard(self, data: memoryview | None) -> None:

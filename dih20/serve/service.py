@@ -56,7 +56,12 @@ class Service:
             known_prompt(self.codec, question)  # what cannot be asked is said before the start
         self.tokens = load_tokens(settings.tokens_file)
         self.hearing = Hearing(
-            self.state, self.metrics, self.table, changed=self._wake, lost=self._lost
+            self.state,
+            self.metrics,
+            self.table,
+            changed=self._wake,
+            lost=self._lost,
+            close_timeout_s=settings.deadlines.close_timeout_s,
         )
         self.fleet = Fleet(settings, self.hearing.hear)
         self.verdict: Verdict | None = None

@@ -45,7 +45,7 @@ class Deadlines(Part):
     gate_timeout_s: Seconds = 300.0  # one known-answer run
     stall_timeout_s: Seconds = 300.0  # work pending and no engine step
     drain_timeout_s: Seconds = 30.0  # after SIGTERM, for requests that are running
-    close_timeout_s: Seconds = 10.0  # for a rank to end by itself; then it is killed
+    close_timeout_s: Seconds = 10.0  # for a rank asked to end, or failing, to end by itself
     failed_linger_s: Annotated[float, Field(ge=0, le=3600)] = 3.0  # HTTP goes on to say why
 
 

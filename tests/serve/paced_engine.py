@@ -4,7 +4,9 @@ Settings: engine "tests.serve.paced_engine:make_engine", engine_options:
   step_ms 20       time of a step; staggered true: requests have phases of their own, spread evenly
   seqs 256         requests decoded together
   start            list of acts before it is ready: ["line text", 0.5, ...]: print a line, sleep;
-                   "exit 3": end; "hang": sleep for good; "crash": raise
+                   "exit 3": end; "hang": sleep for good; "crash": raise; "wait for FILE";
+                   "end slowly 2": take so many seconds between the last line and the end
+  finish_when      FILE: the last token of an answer waits until it is there
   strays 0         helpers in sessions of their own that ignore SIGTERM
   echo false       true: a prompt that is not known is given back, over and over
   answer           "right" (knows the canary's questions), "zeros", "nan", "same", "repeat", "wrong"
@@ -13,11 +15,13 @@ Settings: engine "tests.serve.paced_engine:make_engine", engine_options:
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dih20.serve.engines.interface import (
@@ -118,9 +122,16 @@ class PacedEngine:
             time.sleep(3600)
         if self._options.get("staggered"):
             return self._staggered()
-        emissions = self._take_failed() + [self._emit(each) for each in [*self._running.values()]]
+        going = [each for each in self._running.values() if not self._is_held(each)]
+        emissions = self._take_failed() + [self._emit(each) for each in going]
         self._next_ns = max(self._next_ns + self._step_ns, time.monotonic_ns())
         return self._at(self._next_ns, emissions)
+
+    def _is_held(self, running: _Running) -> bool:
+        """Say whether this one's last token waits for the file of finish_when."""
+        file = self._options.get("finish_when")
+        is_last = running.place == running.request.max_tokens - 1
+        return file is not None and is_last and not Path(file).exists()
 
     def _staggered(self) -> list[Emission]:
         first = min((each.due_ns for each in self._running.values()), default=0)
@@ -184,6 +195,11 @@ def _act(act: str | float) -> None:
         raise RuntimeError("the paced engine crashed as told")
     elif act.startswith("exit "):
         os._exit(int(act.split()[1]))
+    elif act.startswith("wait for "):
+        while not Path(act.removeprefix("wait for ")).exists():
+            time.sleep(0.02)
+    elif act.startswith("end slowly "):
+        atexit.register(time.sleep, float(act.split()[2]))
     else:
         print(act, flush=True)
 

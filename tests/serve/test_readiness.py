@@ -14,7 +14,7 @@ from tests.serve.running import Server
 
 DIES = ["the weights of layer 7 are not there", "exit 3"]
 LINGER = {"failed_linger_s": 60}
-PATIENCE_S = 5  # an engine on a busy machine needs some of it to say its first word
+PATIENCE_S = 10  # an engine on a busy machine needs some of it to say its first word
 
 
 def failed(server: Server) -> dict[str, str]:
@@ -28,7 +28,7 @@ def failed(server: Server) -> dict[str, str]:
 
 def test_a_slow_start_that_makes_progress_is_waited_for(tmp_path: Path) -> None:
     """Meanwhile requests are refused with the phase, and told to come back."""
-    options = {"start": ["part 1 of 2", 0.5] * 12}
+    options = {"start": ["part 1 of 2", 0.5] * 22}
     deadlines = {"no_progress_timeout_s": PATIENCE_S}
     with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
         assert server.get("/livez")[0] == 200
@@ -71,13 +71,37 @@ def test_a_start_that_dies_fails_at_once_with_code_and_last_lines(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
-    [({"stall_after": 1}, "gate_timeout_s = 1 s"), ({"answer": "wrong"}, "known are")],
+    ("end_slowly", "close_timeout_s", "how"),
+    [
+        (2, 60, "ended with exit code 1: RuntimeError"),
+        (
+            600,
+            0.5,
+            "from the server: it closed its channel and did not end in close_timeout_s = 0.5 s",
+        ),
+    ],
+)
+def test_a_rank_that_fails_has_time_to_end_and_is_not_said_to_be_killed_unless_it_was(
+    end_slowly: int, close_timeout_s: float, how: str, tmp_path: Path
+) -> None:
+    """What of its own code and of its GPU is still to be ended takes a rank seconds."""
+    options = {"start": [f"end slowly {end_slowly}", "crash"]}
+    deadlines = LINGER | {"close_timeout_s": close_timeout_s}
+    with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
+        assert how in failed(server)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("options", "gate_timeout_s", "why"),
+    [
+        ({"stall_after": 1}, 1, "gate_timeout_s = 1 s"),
+        ({"answer": "wrong"}, 60, "known are"),
+    ],
 )
 def test_an_engine_that_stands_but_does_not_answer_right_is_never_ready(
-    options: dict[str, object], why: str, tmp_path: Path
+    options: dict[str, object], gate_timeout_s: int, why: str, tmp_path: Path
 ) -> None:
-    deadlines = LINGER | {"gate_timeout_s": 1}
+    deadlines = LINGER | {"gate_timeout_s": gate_timeout_s}
     with Server(tmp_path, ready=False, engine_options=options, deadlines=deadlines) as server:
         assert why in failed(server)["reason"]
         assert server.get("/health")[0] == 503
@@ -87,7 +111,8 @@ def test_an_engine_that_stands_but_does_not_answer_right_is_never_ready(
 
 def test_the_next_start_knows_how_long_the_last_took(server: Server, tmp_path: Path) -> None:
     shutil.copytree(server.folder / "state", tmp_path / "state")
-    with Server(tmp_path, ready=False) as again:
+    # it is asked while it starts, however long that takes
+    with Server(tmp_path, ready=False, engine_options={"start": ["hang"]}) as again:
         eta_s = again.json("/startupz")["eta_s"]
         assert eta_s is not None and 0 <= eta_s < 60
         again.process.kill()
