@@ -66,12 +66,15 @@ def test_a_client_that_goes_away_cancels_its_request(
 
 
 def test_a_full_queue_refuses_and_a_waiting_client_that_leaves_makes_room(idle: Server) -> None:
-    """32 run, 4 wait (conftest): the next is refused with 429 until one of those goes away."""
+    """32 run, 4 wait (conftest): the next is refused with 429 until one of those goes away.
+
+    None is a stream: nobody reads here, and an unread stream is dropped after some seconds.
+    """
     held = []
     try:
         for number in range(36):
             held.append(idle.connect())
-            held[-1].sendall(request(stream=True))
+            held[-1].sendall(request())
             wanted = number + 1
             idle.wait_until(lambda: in_flight(idle) == wanted, f"{wanted} in flight", WAIT_S)  # noqa: B023
         refused = say(idle, request())
@@ -81,7 +84,7 @@ def test_a_full_queue_refuses_and_a_waiting_client_that_leaves_makes_room(idle: 
         held.pop().close()
         idle.wait_until(lambda: in_flight(idle) == 35, "the waiting one to be gone", WAIT_S)
         with idle.connect() as raw:
-            raw.sendall(request(stream=True))
+            raw.sendall(request())
             idle.wait_until(lambda: in_flight(idle) == 36, "the next to be taken", WAIT_S)
     finally:
         for raw in held:
@@ -113,8 +116,9 @@ def test_a_client_that_takes_nothing_is_dropped_and_blocks_nobody(idle: Server) 
 def test_a_client_that_takes_slowly_but_steadily_gets_all_of_a_large_answer(idle: Server) -> None:
     """For longer than the write deadline of 1.5 s, with more unsent than the kernel holds."""
     body: dict[str, Any] = {"model": "canary", "messages": [{"role": "user", "content": "1"}]}
-    body |= {"max_tokens": 600, "logprobs": True, "top_logprobs": 20}
-    with idle.connect(receive_bytes=4096) as slow:
+    body |= {"max_tokens": 1400, "logprobs": True, "top_logprobs": 20}
+    # with a buffer of 4 KiB the server sees it take something once a second; with this, thrice
+    with idle.connect(receive_bytes=16384) as slow:
         slow.sendall(post("/v1/chat/completions", json.dumps(body).encode()))
         began, data = 0.0, b""
         while not data.endswith(b"}}"):
@@ -129,9 +133,10 @@ def test_a_client_that_takes_slowly_but_steadily_gets_all_of_a_large_answer(idle
 def _take_steadily(server: Server, gaps: list[float]) -> None:
     with server.connect() as raw:
         raw.sendall(request(stream=True, max_tokens=400))
-        last = time.monotonic()
+        last = 0.0
         while more := raw.recv(1 << 16):
             now = time.monotonic()
+            last = last or now  # until the first token is no gap between two
             gaps.extend([now - last] + [0.0] * (more.count(b"data: ") - 1))
             last = now
             if more.endswith(b"0\r\n\r\n"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.serve.conftest import in_flight
-from tests.serve.exchange import post
+from tests.serve.exchange import post, read_reply
 from tests.serve.running import Server, open_files, resident_bytes, threads
 
 AT_ONCE = 24  # fewer than run at once in the shared server, so that nothing is refused for room
@@ -155,6 +155,9 @@ def test_connections_that_stay_open_are_seen(idle: Server) -> None:
     before = settled(idle, pid)
     held_open = [idle.connect() for _ in range(5)]
     try:
+        for raw in held_open:  # one that never asked would be closed within seconds
+            raw.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert read_reply(raw).status == 200
         idle.wait_until(lambda: held(idle, pid).files >= before.files + 5, "five more files", 20)
     finally:
         for raw in held_open:

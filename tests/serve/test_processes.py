@@ -56,7 +56,7 @@ KILLS: dict[str, Callable[[Server], tuple[int, signal.Signals]]] = {
 
 @pytest.mark.parametrize("name", KILLS)
 def test_a_lost_engine_ends_all_with_one_clear_error(name: str, tmp_path: Path) -> None:
-    deadlines = {"stall_timeout_s": 2, "failed_linger_s": 0.1}
+    deadlines = {"stall_timeout_s": 5, "failed_linger_s": 0.1}
     with Server(tmp_path, engine_options=PACED, deadlines=deadlines) as server:
         server.note_processes()
         stream, whole = begin(server, tokens=5_000), begin(server, tokens=5_000, stream=False)
@@ -115,7 +115,9 @@ def test_a_supervisor_killed_while_the_engine_loads_leaves_no_process(tmp_path: 
 
 
 def test_a_request_to_end_under_load_lets_running_requests_finish(tmp_path: Path) -> None:
-    with Server(tmp_path, engine_options=PACED) as server:
+    finish = tmp_path / "finish"
+    options = PACED | {"finish_when": str(finish)}
+    with Server(tmp_path, engine_options=options) as server:
         server.note_processes()
         streams = [begin(server, tokens=60) for _ in range(16)]
         whole = begin(server, tokens=60, stream=False)
@@ -128,6 +130,7 @@ def test_a_request_to_end_under_load_lets_running_requests_finish(tmp_path: Path
         refused = read_reply(late)
         assert refused.status == 503
         refused.error()
+        finish.touch()
         for raw in streams:
             told = events(read_reply(raw))
             assert told[-1] == b"[DONE]", told[-2:]
