@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 FAR = 3.0
@@ -57,9 +58,8 @@ def reason(operator: str) -> str:
     return REASONS.get(operator, "")
 
 
-def annotate(record: dict[str, Any]) -> list[str]:
-    """Write the lines into a record's rows anew; give the components that are far and have none."""
-    missing: set[str] = set()
+def annotate(record: dict[str, Any]) -> None:
+    """Write the lines into a record's rows anew."""
     for found in record["passes"].values():
         for layer in found["layers"]:
             for row in layer["components"]:
@@ -67,8 +67,32 @@ def annotate(record: dict[str, Any]) -> list[str]:
                 far = row.get("times_bound", 0.0)
                 if far > FAR:
                     row["why"] = reason(row["component"].rsplit(" ", 1)[-1])
-                    if not row["why"]:
-                        missing.add(row["component"])
                 elif 0 < far < 0.9 and "grouped" in row["component"]:
                     row["why"] = _FEW_EXPERTS
-    return sorted(missing)
+
+
+def open_questions(record: dict[str, Any]) -> list[str]:
+    """Give a line for each layer and component that has no time, or is far and has no reason."""
+    found: list[str] = []
+    if not record.get("passes"):
+        found.append("no pass was timed")
+    for name, each in record.get("passes", {}).items():
+        if not each["layers"]:
+            found.append(f"{name}: no layer was timed")
+        for layer in each["layers"]:
+            where = f"{name}: layer {layer['layer']}"
+            rows = layer["components"]
+            if not _is_time(layer.get("us")):
+                found.append(f"{where} has no time: {layer.get('us')}")
+            for row in rows:
+                if not _is_time(row.get("us")):
+                    found.append(f"{where}: {row['component']} has no time: {row.get('us')}")
+                elif row.get("times_bound", 0.0) > FAR and not row.get("why"):
+                    found.append(
+                        f"{where}: no reason is written for {row['component']} (dih20/layer_times/reasons.py)"
+                    )
+    return found
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
