@@ -69,6 +69,12 @@ class Driver(Protocol):
     def eager(self) -> AbstractContextManager[None]:
         """Decode without captured graphs."""
 
+    def graph_replays(self) -> int:
+        """Give how many captured graphs were replayed since the engine started."""
+
+    def overlaps(self) -> bool:
+        """Say whether the engine has overlapped scheduling on."""
+
     def logits_through(self, change: Callable[[Any], Any]) -> AbstractContextManager[None]:
         """Let the sampler see what `change` makes of the logits, fp32 (rows, vocab)."""
 

@@ -41,7 +41,9 @@ class EngineDriver:
         self.counts = {"steps": 0, "empty_steps": 0, "seconds": 0.0}  # empty: of no request
         self._now: list[Any] = []  # SequenceMetadata of the step that runs
         self._metadata: Any = None
+        self._replays = 0
         self._watch_steps()
+        self._watch_replays()
 
     @property
     def model(self) -> Any:
@@ -63,6 +65,25 @@ class EngineDriver:
             return output
 
         self.runner.execute_main_model = execute_main_model
+
+    def _watch_replays(self) -> None:
+        """Count them: without captured graphs the engine decodes eager, and does not say so."""
+        graphs = self.runner.cuda_graph_runner
+        if graphs is None:
+            return
+        before = graphs.replay
+
+        def replay(*args: Any, **kwargs: Any) -> Any:
+            self._replays += 1
+            return before(*args, **kwargs)
+
+        graphs.replay = replay
+
+    def graph_replays(self) -> int:
+        return self._replays
+
+    def overlaps(self) -> bool:
+        return bool(self._envs.DEEPINFER_ZERO_OVERHEAD_SCHEDULING)
 
     def skip_step(self) -> bool:
         return all(bool(each.is_placeholder) for each in self._now)

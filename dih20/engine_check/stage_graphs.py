@@ -24,7 +24,7 @@ def eager_and_graphs(driver: Driver, context: Context) -> Outcome:
         eager = run_batches(driver, context)
     write_json(context.work / EAGER, eager)
     context.begin("graphs")
-    return _judged(context.work / GRAPHS, eager, run_batches(driver, context))
+    return _judged(context.work / GRAPHS, eager, run_batches(driver, context), overlaps=False)
 
 
 def overlapped(driver: Driver, context: Context) -> Outcome:
@@ -34,11 +34,18 @@ def overlapped(driver: Driver, context: Context) -> Outcome:
     eager = read_json(context.work / EAGER)
     assert eager is not None, "the eager run comes first"
     context.begin("overlapped")
-    return _judged(context.work / OVERLAPPED, eager, run_batches(driver, context))
+    return _judged(context.work / OVERLAPPED, eager, run_batches(driver, context), overlaps=True)
 
 
-def _judged(path: Path, eager: dict[str, Any], other: dict[str, Any]) -> Outcome:
+def _judged(path: Path, eager: dict[str, Any], other: dict[str, Any], *, overlaps: bool) -> Outcome:
     numbers, reasons = compare_runs(eager, other)
+    for size, after in other.items():
+        numbers[size] |= {
+            "replays": after["replays"],
+            "replays_eager": eager[size]["replays"],
+            "overlaps": after["overlaps"],
+        }
+    reasons += ran_otherwise(eager, other, overlaps=overlaps)
     write_json(path, {"numbers": numbers, "reasons": reasons})
     return Outcome(numbers=numbers, reasons=tuple(reasons), pending=True)
 
@@ -53,9 +60,11 @@ def run_batches(driver: Driver, context: Context) -> dict[str, Any]:
             for case in cases[:size]
         ]
         driver.clear_caches()
+        before = driver.graph_replays()
         with driver.step_rows() as rows:
             replies = driver.generate(asks)
-        found[str(size)] = _hashed(replies, rows)
+        ran = {"replays": driver.graph_replays() - before, "overlaps": driver.overlaps()}
+        found[str(size)] = _hashed(replies, rows) | ran
     return found
 
 
@@ -69,6 +78,21 @@ def _hashed(replies: Sequence[Reply], rows: Sequence[StepRow]) -> dict[str, Any]
         for row in rows
     }
     return {"tokens": [reply.tokens for reply in replies], "steps": steps}
+
+
+def ran_otherwise(eager: dict[str, Any], other: dict[str, Any], *, overlaps: bool) -> list[str]:
+    """Say where the engine did not run as it was told: it falls back to eager without a word."""
+    wrong = []
+    for size, after in other.items():
+        if replays := eager[size]["replays"]:
+            wrong.append(f"batch of {size}: {replays} graphs were replayed where it ran eager")
+        steps = max((int(key.partition("/")[2]) + 1 for key in after["steps"]), default=1)
+        if after["replays"] < steps:
+            wrong.append(f"batch of {size}: {after['replays']} graphs replayed in {steps} steps")
+        if after["overlaps"] != overlaps:
+            now, wanted = ("on" if each else "off" for each in (after["overlaps"], overlaps))
+            wrong.append(f"batch of {size}: overlapped scheduling is {now}, expected {wanted}")
+    return wrong
 
 
 def compare_runs(eager: dict[str, Any], other: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -9,7 +9,12 @@ import torch
 
 from dih20.engine_check.context import Context
 from dih20.engine_check.stage_answers import guarded, log_probs_and_answers, long_and_mixed
-from dih20.engine_check.stage_graphs import compare_runs, eager_and_graphs, overlapped
+from dih20.engine_check.stage_graphs import (
+    compare_runs,
+    eager_and_graphs,
+    overlapped,
+    ran_otherwise,
+)
 from dih20.engine_check.stage_load import weights_are_the_checkpoints
 
 pytestmark = pytest.mark.torch
@@ -100,7 +105,27 @@ def test_graphs_equal_to_eager_pass_and_leave_what_overlapped_needs(
     outcome = eager_and_graphs(driver, context)
     assert outcome.passed, outcome.reasons
     assert outcome.numbers["2"]["steps"] == 22
+    assert outcome.numbers["1"]["replays"] == 11 and outcome.numbers["1"]["replays_eager"] == 0
+    driver.overlapping = True
     assert overlapped(driver, context).passed
+
+
+def test_an_engine_that_captured_no_graphs_or_does_not_overlap_is_no_pass(
+    driver: Any, context: Context
+) -> None:
+    driver.has_graphs = False
+    outcome = eager_and_graphs(driver, context)
+    assert "batch of 4: 0 graphs replayed in 11 steps" in outcome.reasons
+    driver.has_graphs = True
+    outcome = overlapped(driver, context)
+    assert "batch of 4: overlapped scheduling is off, expected on" in outcome.reasons
+
+
+def test_graphs_that_are_replayed_where_it_should_run_eager_are_found() -> None:
+    batch = {"steps": {"0/10": {}}, "replays": 11, "overlaps": False}
+    assert ran_otherwise({"1": batch}, {"1": batch}, overlaps=False) == [
+        "batch of 1: 11 graphs were replayed where it ran eager"
+    ]
 
 
 def test_graphs_that_move_one_bit_are_found(driver: Any, context: Context) -> None:
