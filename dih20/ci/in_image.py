@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dih20.ci.checkout import write_checkout
+from dih20.ci.ended import Ended
 from dih20.console import Console
 from dih20.errors import EngineError
 from dih20.image.abandoned import job_labels, remove_jobs
@@ -37,8 +38,8 @@ def run_commands(
     *,
     log: Path,
     limit_s: float,
-) -> int:
-    """Give the exit code of the first command that failed, else 0; 124 when the job ran too long."""
+) -> Ended:
+    """Run the commands in order; the first that fails, or that is running when the time is up, is the last."""
     script = "\n".join([*_PRELUDE, *(shlex.join(command) for command in commands)])
     with _container(client, image, script, limit_s) as container, _engine_faults():
         with ui.step("copy", "the working tree into the image") as step:
@@ -51,7 +52,7 @@ def run_commands(
         with _deadline(container, limit_s) as overdue:
             _follow(ui, container, log)
             code = int(container.wait()["StatusCode"])
-        return 124 if overdue.is_set() else code
+        return Ended(exit_code=code, is_overdue=overdue.is_set())
 
 
 @contextlib.contextmanager

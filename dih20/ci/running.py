@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from dih20.ci.ended import Ended
+from dih20.ci.here import run_here
 from dih20.ci.jobs import Job, find_job, load_jobs
 from dih20.ci.times import record, shown_time
 from dih20.console import Console
 from dih20.errors import TestsFailed, UsageError
-from dih20.paths import REPOSITORY, build_dir, shown
+from dih20.paths import build_dir, shown
 from dih20.plan import Action, Plan
 
 MACHINE, IMAGE = "on this machine", "in the image"
@@ -25,7 +25,7 @@ MACHINE, IMAGE = "on this machine", "in the image"
 class Ran:
     """How a job ended, and what else is worth keeping of it."""
 
-    exit_code: int
+    ended: Ended
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -58,12 +58,13 @@ def run_job(ui: Console, name: str, *, in_image: bool, plan_only: bool) -> dict[
         return plan.as_dict()
     _check_user(name, job, in_image=in_image)
     started = time.monotonic()
-    ran = _inside(ui, name, job, commands) if in_image else Ran(exit_code=_here(ui, commands))
-    seconds, code = time.monotonic() - started, ran.exit_code
+    ran = (_inside if in_image else _here)(ui, name, job, commands)
+    seconds, code = time.monotonic() - started, ran.ended.exit_code
     facts = {"commands": [" ".join(command) for command in commands], **ran.facts}
     record(name, where, seconds=seconds, exit_code=code, **facts)
-    if code != 0:
-        why = f"took longer than {job.minutes} minutes" if code == 124 else f"exited {code}"
+    if not ran.ended.is_good:
+        late = f"took longer than {job.minutes} minutes and was ended"
+        why = late if ran.ended.is_overdue else f"exited {code}"
         raise TestsFailed(
             found=f"job {name} {where} {why} after {seconds:.0f} s",
             expected="exit code 0 of each of its commands",
@@ -88,22 +89,8 @@ def _check_user(name: str, job: Job, *, in_image: bool) -> None:
         )
 
 
-def _here(ui: Console, commands: Sequence[Sequence[str]]) -> int:
-    out = sys.stderr if ui.as_json else None
-    for command in commands:
-        with ui.step("run", " ".join(command)) as step:
-            done = subprocess.run(
-                list(command),
-                cwd=REPOSITORY,
-                env={**os.environ, "CI": "true"},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                check=False,
-            )
-            step.status = "ok" if done.returncode == 0 else "failed"
-        if done.returncode != 0:
-            return done.returncode
-    return 0
+def _here(ui: Console, name: str, job: Job, commands: Sequence[Sequence[str]]) -> Ran:
+    return Ran(ended=run_here(ui, commands, limit_s=job.minutes * 60))
 
 
 def _inside(ui: Console, name: str, job: Job, commands: Sequence[Sequence[str]]) -> Ran:
@@ -117,6 +104,6 @@ def _inside(ui: Console, name: str, job: Job, commands: Sequence[Sequence[str]])
         image = build_with(ui, client)
         built_s = time.monotonic() - started
         ui.line(f"  in {image.tag}, without network; log: {shown(log)}", style="dim")
-        code = run_commands(ui, client, image.id, commands, log=log, limit_s=job.minutes * 60)
+        ended = run_commands(ui, client, image.id, commands, log=log, limit_s=job.minutes * 60)
     made = {"tag": image.tag, "id": image.id, "seconds": round(built_s, 1), "network": "none"}
-    return Ran(exit_code=code, facts={"image": made})
+    return Ran(ended=ended, facts={"image": made})

@@ -27,5 +27,5 @@ def test_an_engine_that_times_out_while_a_job_runs_is_named(
     containers = SimpleNamespace(create=lambda *_, **__: container, list=lambda **_: [])
     client: Any = SimpleNamespace(containers=containers)
     monkeypatch.setattr("dih20.ci.in_image.REPOSITORY", repository(tmp_path / "repository"))
-    with pytest.raises(EngineError, match="the engine failed.* the job.*: read timed out"):
+    with pytest.raises(EngineError, match=r"the engine failed.* the job.*: read timed out"):
         run_commands(ui, client, "di-ci:1", [["true"]], log=tmp_path / "log", limit_s=9)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dih20.ci.checkout import listed_files, write_checkout
+from dih20.ci.ended import Ended
 from dih20.ci.image import build_with, ci_lock, inputs
 from dih20.ci.in_image import CHECKOUT, run_commands
 from dih20.console import Console
@@ -163,23 +164,23 @@ class TestJobInAnImage:
     def job(
         self, ui: Console, engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Any:
-        """Run shell lines as a job; gives (exit code, log)."""
+        """Run shell lines as a job; gives (how it ended, log)."""
         root = repository(tmp_path / "repository")
         monkeypatch.setattr("dih20.ci.in_image.REPOSITORY", root)
         log = tmp_path / "job.log"
 
-        def run(*lines: str, limit_s: float = 60) -> tuple[int, str]:
+        def run(*lines: str, limit_s: float = 60) -> tuple[Ended, str]:
             commands = [["sh", "-c", line] for line in lines]
-            code = run_commands(ui, engine, image, commands, log=log, limit_s=limit_s)
-            return code, log.read_text()
+            ended = run_commands(ui, engine, image, commands, log=log, limit_s=limit_s)
+            return ended, log.read_text()
 
         return run
 
     def test_it_sees_the_working_tree_as_root_without_network(self, job: Any) -> None:
-        code, log = job(
+        ended, log = job(
             "pwd; cat deep/inner.sh new.txt link; ls", "ls /sys/class/net; id -u; echo CI=$CI"
         )
-        assert code == 0
+        assert ended == Ended(exit_code=0)
         assert log.splitlines()[0] == CHECKOUT
         assert "echo innernewkept" in log
         assert "ignored.txt" not in log
@@ -189,14 +190,14 @@ class TestJobInAnImage:
         self, job: Any, engine: Any
     ) -> None:
         before = len(engine.containers.list(all=True))
-        code, log = job("echo one", "exit 7", "echo never")
-        assert (code, log.splitlines()) == (7, ["one"])
+        ended, log = job("echo one", "exit 7", "echo never")
+        assert (ended, log.splitlines()) == (Ended(exit_code=7), ["one"])
         assert len(engine.containers.list(all=True)) == before
 
     def test_it_is_ended_at_its_deadline(self, job: Any, engine: Any) -> None:
         before = len(engine.containers.list(all=True))
-        code, log = job("echo waiting; sleep 600", limit_s=2)
-        assert code == 124
+        ended, log = job("echo waiting; sleep 600", limit_s=2)
+        assert ended.is_overdue
         assert log in ("", "waiting\n"), (
             "a busy machine may not come to the first line in that time"
         )
@@ -232,7 +233,7 @@ def test_the_whole_image_is_built_twice_to_one_id_and_lints_this_tree_without_ne
     assert images[0].id == images[1].id
     command = [["./inv", "lint"]]
     log = tmp_path / "lint.log"
-    assert run_commands(ui, engine, images[0].id, command, log=log, limit_s=1200) == 0
+    assert run_commands(ui, engine, images[0].id, command, log=log, limit_s=1200).exit_code == 0
     assert "setting up" not in log.read_text(), "the environment of the image was not taken"
 
 

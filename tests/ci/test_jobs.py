@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dih20.ci.ended import Ended
+from dih20.ci.here import run_here
 from dih20.ci.jobs import Job, find_job, load_jobs
 from dih20.ci.running import list_jobs, run_job
 from dih20.ci.times import read_times, shown_time
@@ -89,45 +93,67 @@ def test_a_table_with_a_fault_names_it(change: dict[str, Any], said: str, tmp_pa
     assert said in caught.value.found
 
 
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Put a task runner in force that notes what it is asked; two of its tasks fail."""
+    runner = tmp_path / "inv"
+    runner.write_text(
+        '#!/bin/sh\necho "$1 CI=$CI" >> ran\ncase $1 in bad) exit 61;; timeout) exit 124;; esac\n'
+    )
+    runner.chmod(0o755)
+    monkeypatch.setattr("dih20.ci.here.REPOSITORY", tmp_path)
+    return lambda: (tmp_path / "ran").read_text().splitlines()
+
+
 def test_a_job_runs_its_commands_in_order_and_its_time_is_kept(
-    ui: Console, monkeypatch: pytest.MonkeyPatch
+    ui: Console, monkeypatch: pytest.MonkeyPatch, ran: Callable[[], list[str]]
 ) -> None:
     table(monkeypatch, good={"run": ["./inv good", "./inv also-good"]})
-    ran: list[list[str]] = []
-
-    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
-        ran.append(command)
-        assert how["env"]["CI"] == "true"
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr("dih20.ci.running.subprocess.run", run)
     result = run_job(ui, "good", in_image=False, plan_only=False)
-    assert ran == [["./inv", "good"], ["./inv", "also-good"]]
+    assert ran() == ["good CI=true", "also-good CI=true"]
     assert result["where"] == "on this machine"
     kept = read_times()["good"]["on this machine"]
     assert (kept["exit_code"], kept["seconds"] >= 0) == (0, True)
     assert "on this machine" in shown_time("good")
 
 
+@pytest.mark.parametrize(("task", "code"), [("bad", 61), ("timeout", 124)])
 def test_a_job_that_fails_stops_there_and_is_kept_as_failed(
-    ui: Console, monkeypatch: pytest.MonkeyPatch
+    ui: Console, monkeypatch: pytest.MonkeyPatch, ran: Callable[[], list[str]], task: str, code: int
 ) -> None:
-    table(monkeypatch, bad={"run": ["./inv bad", "./inv never"]})
-    ran: list[list[str]] = []
-
-    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
-        ran.append(command)
-        return subprocess.CompletedProcess(command, 61)
-
-    monkeypatch.setattr("dih20.ci.running.subprocess.run", run)
-    with pytest.raises(TestsFailed, match="job bad on this machine exited 61"):
+    table(monkeypatch, bad={"run": [f"./inv {task}", "./inv never"]})
+    with pytest.raises(TestsFailed, match=f"job bad on this machine exited {code} after"):
         run_job(ui, "bad", in_image=False, plan_only=False)
-    assert ran == [["./inv", "bad"]]
+    assert ran() == [f"{task} CI=true"]
     assert shown_time("bad").endswith("failed")
 
 
+def test_a_job_is_ended_with_all_it_started_when_its_time_is_up(
+    ui: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dih20.ci.here.GRACE_S", 0.2)
+    deaf = f"trap '' INT; sleep 300 & echo $! > {tmp_path}/pid; wait"
+    started = time.monotonic()
+    ended = run_here(ui, [["true"], ["sh", "-c", deaf], ["false"]], limit_s=2)
+    assert ended.is_overdue
+    assert time.monotonic() - started < 100
+    sleeping = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    deadline = time.monotonic() + 10
+    while sleeping.exists() and sleeping.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        assert time.monotonic() < deadline, "a process that the job started still runs"
+        time.sleep(0.05)
+
+
+def test_a_job_that_took_too_long_says_so(ui: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    table(monkeypatch, slow={"run": ["./inv slow"]})
+    late = Ended(exit_code=-2, is_overdue=True)
+    monkeypatch.setattr("dih20.ci.running.run_here", lambda ui, commands, limit_s: late)
+    with pytest.raises(TestsFailed, match="slow on this machine took longer than 1 minutes"):
+        run_job(ui, "slow", in_image=False, plan_only=False)
+
+
 def test_a_plan_of_a_job_runs_nothing(ui: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dih20.ci.running.subprocess.run", None)
+    monkeypatch.setattr("dih20.ci.running.run_here", None)
     plan = run_job(ui, "vendor", in_image=False, plan_only=True)
     assert [a["target"] for a in plan["actions"]] == list(load_jobs()["vendor"].run)
     assert read_times() == {}
