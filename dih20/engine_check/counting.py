@@ -10,6 +10,8 @@ from dih20.engine_check.pytest_lines import KNOWN
 
 KNOWN_RELATIVE = 2.0**-7  # one step of bf16: what the known cases may differ by
 
+_WHOLE = (0, 1)  # pytest's exit codes when all tests ran
+
 
 def counted(lines: Sequence[Mapping[str, Any]], name: str, code: int, cut: bool) -> dict[str, Any]:
     """Give a file's counts from the lines that the tests of its process wrote."""
@@ -45,7 +47,7 @@ def _is_known(line: Mapping[str, Any]) -> bool:
 
 
 def judged(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say what is wrong: a failure that is not known, or a file of which no test passed.
+    """Say what is wrong: a failure that is not known, a file of which no test passed, or a crash.
 
     A file that the time limit cut has the cases that it reached, and its row says so.
     """
@@ -59,4 +61,18 @@ def judged(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         elif not row["passed"] + row["known"]:
             how = "cut at the limit" if row["cut"] else f"pytest ended with {row['exit_code']}"
             reasons.append(f"{name}: no test passed, {how}")
+            continue
+        if not row["cut"] and (broke := _crash(row)):
+            reasons.append(f"{name}: {broke}")
     return reasons
+
+
+def _crash(row: Mapping[str, Any]) -> str:
+    """Say how a process ended that had not come to its end; "" when every test has its line."""
+    reached = sum(row[key] for key in ("passed", "failed", "skipped", "known"))
+    collected = row.get("collected", 0)
+    if reached < collected:
+        return f"{reached} of {collected} tests ran, pytest ended with {row['exit_code']}"
+    if row["exit_code"] not in _WHOLE:
+        return f"pytest ended with {row['exit_code']}"
+    return ""

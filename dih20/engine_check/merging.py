@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dih20.engine_check import results
+from dih20.engine_check.completeness import refuse_incomplete
 from dih20.engine_check.stages import LETTERS, stage
 from dih20.errors import TestsFailed, UsageError
 from dih20.paths import REPOSITORY, shown
@@ -18,7 +19,7 @@ _ONE = ("card", "commit", "versions")
 def merge_records(work: Path, say: Callable[[str], None], path: Path = EVIDENCE) -> dict[str, Any]:
     """Write the evidence and give it; a stage that did not pass is in it, and is an error in the end.
 
-    Raises UsageError, and writes nothing, when a record is missing or of other sources.
+    Raises UsageError, and writes nothing, when a record is missing, incomplete or of other sources.
     """
     records = {letter: results.read_json(results.record_path(work, letter)) for letter in LETTERS}
     missing = [letter for letter, found in records.items() if found is None]
@@ -30,6 +31,7 @@ def merge_records(work: Path, say: Callable[[str], None], path: Path = EVIDENCE)
         )
     whole: dict[str, dict[str, Any]] = {letter: found or {} for letter, found in records.items()}
     _refuse_others(whole)
+    refuse_incomplete(whole)
     evidence = _evidence(whole)
     results.write_json(path, evidence)
     say(f"wrote {shown(path)}")

@@ -23,7 +23,8 @@ def source_hashes(tree: Path | None = None) -> dict[str, str]:
     """Give a sha256 for each part, and of the engine's Python sources as `tree`.
 
     tree: the folder that holds the package deepinfer; the one that would be imported, if left out.
-    A part that is not on this machine is "missing", which equals nothing that is.
+    A part that is not on this machine is "missing", which equals nothing that is; no evidence is made
+    of records that have one.
     """
     found = {
         name: _hash(REPOSITORY, (REPOSITORY / folder for folder in folders))

@@ -26,7 +26,7 @@ STAGES = (
     Stage(letter="f", title="no synchronisation in a step", worker="eager", limit_s=60),
     Stage(letter="h", title="each suspected fault, switched on", worker="eager", limit_s=240),
     Stage(letter="g", title="captured graphs and overlapped scheduling equal eager", worker="graphs", limit_s=120),
-    Stage(letter="a", title="upstream's own tests of its operators", worker="upstream", limit_s=420),
+    Stage(letter="a", title="upstream's own tests of its operators", worker="upstream", limit_s=300),
 )  # fmt: skip
 ORDER = "".join(stage.letter for stage in STAGES)
 LETTERS = "abcdefgh"

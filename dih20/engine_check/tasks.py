@@ -46,7 +46,7 @@ def engine_check(
     take: int = 12,
     workers: int = 3,
     limits: float = 1.0,
-    tests_limit: int = 420,
+    tests_limit: int = 300,
     parallel: bool = False,
 ) -> dict[str, Any]:
     """Check the patched engine against the reference on one GPU."""

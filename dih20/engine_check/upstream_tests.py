@@ -65,12 +65,16 @@ def run_upstream_tests(
         reasons.append(
             "no test file of upstream was found: give --upstream and put deepinfer on the path"
         )
+    verdict = results.FAILED if reasons else results.PASSED
+    if options.only and not reasons:
+        verdict, reasons = results.NOT_RUN, [f"only files with {options.only!r} in their names ran"]
     record = results.record(
         "a",
-        results.FAILED if reasons else results.PASSED,
+        verdict,
         here=here,
         numbers={
             "one_in": options.take,
+            "only": options.only,
             "limit_s": limit,
             "files": rows,
             "not_run": not_shipped(options),
@@ -119,17 +123,40 @@ def not_shipped(options: Options) -> dict[str, str]:
 def run_files(
     files: Sequence[TestFile], take: int, workers: int, limit_s: float, work: Path
 ) -> dict[str, dict[str, Any]]:
-    """Run files in a few processes under one limit; give counts for each file.
+    """Run files in a few processes at once under one limit; give counts for each file.
 
-    A process has files of one folder, and takes their tests in turn, so that a cut leaves each some.
+    A process takes the tests of its files in turn, so that a cut leaves each some.
     """
-    shares = _shares(files, min(max(workers, 1), MOST_WORKERS))
-    running = [_start(share, take, work, number) for number, share in enumerate(shares)]
+    count = min(max(workers, 1), MOST_WORKERS)
+    shares = _shares(files, count)
+    for number in range(len(shares)):
+        _lines_path(work, number).unlink(missing_ok=True)
+    ended = _run_shares(shares, take, count, limit_s, work)
+    rows = {}
+    for number, (share, (code, cut)) in enumerate(zip(shares, ended, strict=True)):
+        lines = _lines(_lines_path(work, number))
+        for file in share:
+            row = counted(lines, file.name, code, cut)
+            rows[file.name] = row | {"only": list(file.only), "loop_cases": file.loops}
+    return {file.name: rows[file.name] for file in files}
+
+
+def _run_shares(
+    shares: Sequence[Sequence[TestFile]], take: int, count: int, limit_s: float, work: Path
+) -> list[tuple[int, bool]]:
+    """Run a process for each share, `count` at once; give its exit code, and whether it was cut.
+
+    One that the limit did not let begin was cut as well.
+    """
+    running: list[subprocess.Popen[bytes]] = []
     begun = time.monotonic()
     try:
-        while any(each.poll() is None for each in running):
+        while time.monotonic() - begun <= limit_s:
             check_stop()
-            if time.monotonic() - begun > limit_s:
+            free = count - sum(each.poll() is None for each in running)
+            for share in shares[len(running) : len(running) + free]:
+                running.append(_start(share, take, work, len(running)))
+            if all(each.poll() is not None for each in running) and len(running) == len(shares):
                 break
             time.sleep(0.1)
     finally:
@@ -137,25 +164,19 @@ def run_files(
         for each in running:
             each.kill()
             each.wait()
-    rows = {}
-    for number, share in enumerate(shares):
-        lines = _lines(_lines_path(work, number))
-        for file in share:
-            row = counted(lines, file.name, running[number].returncode, cut[number])
-            rows[file.name] = row | {"only": list(file.only), "loop_cases": file.loops}
-    return {file.name: rows[file.name] for file in files}
+    ended = [(each.returncode, late) for each, late in zip(running, cut, strict=True)]
+    return ended + [(0, True)] * (len(shares) - len(running))
 
 
 def _shares(files: Sequence[TestFile], count: int) -> list[list[TestFile]]:
-    """Deal files of each folder to processes; files of two folders are never in one."""
-    folders: dict[Path, list[TestFile]] = {}
-    for file in files:
-        folders.setdefault(file.path.parent, []).append(file)
-    shares: list[list[TestFile]] = []
-    for number, group in enumerate(folders.values()):
-        parts = max(count - len(folders) + 1, 1) if number == 0 else 1
-        shares += [group[place::parts] for place in range(parts) if group[place::parts]]
-    return shares
+    """Deal files to processes: one for each of DeepGEMM's, and what is left of `count` for the others.
+
+    Each of DeepGEMM's is one function over all its cases: two in one process run one after the other.
+    """
+    alone = [[file] for file in files if file.loops]
+    others = [file for file in files if not file.loops]
+    parts = max(count - len(alone), 1)
+    return [*(others[place::parts] for place in range(parts) if others[place::parts]), *alone]
 
 
 def _lines_path(work: Path, number: int) -> Path:
@@ -172,7 +193,6 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     lines, folder = _lines_path(work, number), share[0].path.parent
     lines.parent.mkdir(parents=True, exist_ok=True)
-    lines.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", *(str(file.path) for file in share), "-q", "-rN"]
     command += ["--import-mode=importlib", "--rootdir", str(folder), "-m", "not benchmark"]
     command += ["-p", "no:cacheprovider", "-p", "no:benchmark"]

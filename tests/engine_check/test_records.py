@@ -13,6 +13,7 @@ import pytest
 
 from dih20.engine_check import here, reference, results, sources
 from dih20.engine_check.engine_environment import environment
+from dih20.engine_check.hypotheses import HYPOTHESES
 from dih20.engine_check.merging import EVIDENCE, merge_records
 from dih20.engine_check.options import Options, add_arguments, from_namespace
 from dih20.engine_check.stages import LETTERS, chosen
@@ -21,7 +22,11 @@ from dih20.paths import REPOSITORY
 from tests.engine_check.conftest import HERE
 
 pytestmark = pytest.mark.torch
-FOUND = {"versions": {"found": {"torch": "2.11.0"}, "pinned": {"torch": "2.13.0"}}}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FOUND = {
+    "commit": COMMIT,
+    "versions": {"found": {"torch": "2.11.0"}, "pinned": {"torch": "2.13.0"}},
+}
 
 
 def quiet(line: str) -> None:
@@ -36,12 +41,16 @@ def write_all(work: Path, **changed: Any) -> None:
             "log_probs": {"mean_difference": 0.001},
         },
         "e": {"cases": {"640 tokens": {"verdict": "ok", "sites": {"attn.q prefill": {}}}}},
-        "h": {"hypotheses": [{"id": "H1", "verdict": "seen"}], "healthy": {}},
+        "h": {
+            "hypotheses": [{"name": each.name, "verdict": "seen"} for each in HYPOTHESES],
+            "healthy": {},
+        },
     }
     for letter in LETTERS:
         whole = HERE | FOUND | changed.get(letter, {})
         verdict = whole.pop("verdict", results.PASSED)
-        record = results.record(letter, verdict, here=whole, numbers=numbers.get(letter, {}))
+        given = whole.pop("numbers", numbers.get(letter, {}))
+        record = results.record(letter, verdict, here=whole, numbers=given)
         results.write_json(results.record_path(work, letter), record)
 
 
@@ -50,11 +59,11 @@ def test_the_evidence_has_what_the_issue_asks_for(tmp_path: Path) -> None:
     merge_records(tmp_path, quiet, tmp_path / "evidence.json")
     evidence = json.loads((tmp_path / "evidence.json").read_text())
     assert (evidence["answers_right"], evidence["answers_asked"]) == (32, 32)
-    assert evidence["card"] == "a card" and evidence["commit"] == "c" and evidence["passed"]
+    assert evidence["card"] == "a card" and evidence["commit"] == COMMIT and evidence["passed"]
     assert evidence["versions"]["found"]["torch"] == "2.11.0"
     assert evidence["torch_2_13_on_gpu"] == "not run"
     assert evidence["sites"] == {"640 tokens": {"attn.q prefill": {}}}
-    assert evidence["hypotheses"] == [{"id": "H1", "verdict": "seen"}]
+    assert [each["name"] for each in evidence["hypotheses"]] == [each.name for each in HYPOTHESES]
     assert set(evidence["stages"]) == set(LETTERS)
 
 
@@ -73,6 +82,50 @@ def test_records_of_two_kinds_are_not_merged(
     with pytest.raises(UsageError, match=f"a and g differ in {named}"):
         merge_records(tmp_path, quiet, tmp_path / "evidence.json")
     assert not (tmp_path / "evidence.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"card": "none"}, "no card"),
+        ({"commit": "unknown"}, "commit unknown"),
+        ({"commit": f"{COMMIT}-changed"}, "commit .*-changed"),
+        ({"sources": {"v41": "1", "tree": "missing"}}, "sources tree are missing"),
+    ],
+)
+def test_records_of_no_card_commit_or_sources_are_no_evidence(
+    tmp_path: Path, changed: dict[str, Any], named: str
+) -> None:
+    write_all(tmp_path, **dict.fromkeys(LETTERS, changed))
+    with pytest.raises(UsageError, match=named):
+        merge_records(tmp_path, quiet, tmp_path / "evidence.json")
+    assert not (tmp_path / "evidence.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("letter", "numbers", "named"),
+    [
+        ("c", {}, "c passed with None of None answers"),
+        (
+            "c",
+            {"answers_right": 0, "answers_asked": 0, "log_probs": {"mean_difference": 0.1}},
+            "c passed with 0 of 0 answers",
+        ),
+        ("c", {"answers_right": 32, "answers_asked": 32}, "c passed with no difference"),
+        ("e", {"cases": {}}, "e passed with no sites in any case"),
+        ("e", {"cases": {"90": {"sites": {}}}}, "e passed with no sites in 90"),
+        ("h", {"hypotheses": [{"name": HYPOTHESES[0].name}]}, "h passed with 1 of 12 faults"),
+    ],
+)
+def test_a_stage_that_passed_without_its_numbers_is_no_evidence(
+    tmp_path: Path, letter: str, numbers: dict[str, Any], named: str
+) -> None:
+    write_all(tmp_path, **{letter: {"numbers": numbers}})
+    with pytest.raises(UsageError, match=named):
+        merge_records(tmp_path, quiet, tmp_path / "evidence.json")
+    write_all(tmp_path, **{letter: {"numbers": numbers, "verdict": results.FAILED}})
+    with pytest.raises(TestsFailed):
+        merge_records(tmp_path, quiet, tmp_path / "evidence.json")
 
 
 def test_a_missing_stage_is_named_and_nothing_is_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dih20.engine_check.pytest_lines import difference
 from dih20.engine_check.upstream_tests import (
     TestFile,
     _files,
+    _shares,
     not_shipped,
     run_files,
     run_upstream_tests,
@@ -101,6 +102,81 @@ def test_only_named_tests_run_and_loops_inside_them_are_shortened(tmp_path: Path
     rows = run(tmp_path, TestFile(name="test_x.py", path=path, only=("test_gemm",), loops=4))
     assert rows["test_x.py"]["passed"] == 1 and rows["test_x.py"]["left_out"] == 1
     assert judged(rows) == []
+
+
+CRASHING = """
+import os
+
+def test_one():
+    pass
+
+def test_two():
+    os._exit({code})
+
+def test_three():
+    pass
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3, 139])
+def test_a_process_that_ends_between_two_tests_is_no_pass(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text(CRASHING.format(code=code))
+    row = run(tmp_path, TestFile(name="sample.py", path=path), take=1)["sample.py"]
+    assert (row["passed"], row["collected"], row["cut"]) == (1, 3, False)
+    assert judged({"x": row}) == [f"x: 1 of 3 tests ran, pytest ended with {code}"]
+
+
+def test_an_exit_code_that_tells_of_no_test_is_a_reason() -> None:
+    lines: list[dict[str, Any]] = [
+        {"collected": {"a.py": 1}, "left_out": {}},
+        {"test": "a.py::a", "outcome": "passed", "seconds": 0.1},
+    ]
+    assert judged({"x": counted(lines, "a.py", 3, False)}) == ["x: pytest ended with 3"]
+    assert judged({"x": counted(lines, "a.py", 1, False)}) == []
+    assert judged({"x": counted(lines, "a.py", -9, True)}) == []
+
+
+@pytest.mark.parametrize(
+    ("loops", "count", "shares"),
+    [
+        ((0, 0, 0, 0), 3, [[0, 3], [1], [2]]),
+        ((0, 0, 0, 4, 4), 3, [[0, 1, 2], [3], [4]]),
+        ((0, 0, 4), 3, [[0], [1], [2]]),
+        ((4, 4, 4, 0, 4), 3, [[3], [0], [1], [2], [4]]),
+    ],
+)
+def test_each_file_of_one_long_function_has_a_process_of_its_own(
+    loops: tuple[int, ...], count: int, shares: list[list[int]]
+) -> None:
+    files = [
+        TestFile(name=f"{number}", path=Path("x"), loops=each) for number, each in enumerate(loops)
+    ]
+    found = [[int(file.name) for file in share] for share in _shares(files, count)]
+    assert found == shares
+
+
+def test_no_more_processes_run_at_once_than_asked_for_and_one_that_never_began_was_cut(
+    tmp_path: Path,
+) -> None:
+    files = []
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("import time\ndef test_long():\n    time.sleep(600)\n")
+        files.append(TestFile(name=name, path=tmp_path / name, loops=4))
+    rows = run(tmp_path, *files, limit=0.5)
+    assert not (tmp_path / "upstream" / "tests-1.log").exists()
+    assert [rows[name]["cut"] for name in ("a.py", "b.py")] == [True, True]
+
+
+def test_a_part_of_the_files_is_no_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "deepinfer/model_executor/layers/tilelang_ops"
+    folder.mkdir(parents=True)
+    for name in ("norm", "gather"):
+        (folder / f"{name}.py").write_text("def test_x():\n    pass\n")
+    for only, verdict in (("norm", "not run"), ("", "passed")):
+        options = Options(work=str(tmp_path), tree=str(tmp_path), only=only)
+        record = run_upstream_tests(options, tmp_path, HERE, lambda line: None)
+        assert (record["verdict"], record["numbers"]["only"]) == (verdict, only)
 
 
 def known_line(relative: float, test: str) -> dict[str, Any]:
