@@ -19,6 +19,8 @@ def compose(work: Path, letter: str, here: Here, only: str = "") -> dict[str, An
     numbers, reasons, lacks = {"e": _parity, "g": _graphs, "h": _faults}[letter](work, here, only)
     taken = results.read_json(results.record_path(work, letter)) or {}
     verdict = results.FAILED if reasons else results.PASSED
+    if only and not reasons:
+        verdict, reasons = results.NOT_RUN, [f"only faults with {only!r} in their names were tried"]
     told = (results.DIED, results.LATE, *((results.FAILED,) if lacks else ()))
     if taken.get("verdict") in told and taken.get("sources") == here["sources"]:
         verdict, reasons = taken["verdict"], [str(taken.get("reason")), *reasons]

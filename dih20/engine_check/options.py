@@ -32,7 +32,7 @@ class Options:
     take: int = 12
     workers: int = 3
     limits: float = 1.0
-    tests_limit: int = 420
+    tests_limit: int = 300
     parallel: bool = False
 
     def __post_init__(self) -> None:

@@ -288,6 +288,17 @@ def test_the_stage_needs_a_result_for_every_fault(context: Context) -> None:
     assert compose(context.work, "h", HERE)["verdict"] == "failed"  # one of two engines
 
 
+def test_some_of_the_faults_are_no_passed_stage(tmp_path: Path) -> None:
+    first = HYPOTHESES[0]
+    part = {"name": first.name, "verdict": "seen", "sources": HERE["sources"]}
+    results.write_json(part_path(tmp_path, first.name), part)
+    healthy = {"answers_right": 3, "answers_asked": 3, "sources": HERE["sources"]}
+    results.write_json(tmp_path / "healthy-shared.json", healthy)
+    record = compose(tmp_path, "h", HERE, only=first.name)
+    assert record["verdict"] == "not run" and first.name in record["reason"]
+    assert not results.passed_already(tmp_path, "h", HERE["sources"])
+
+
 def test_a_fault_of_the_check_itself_is_no_verdict_on_the_engine(
     driver: Any, context: Context
 ) -> None:
