@@ -36,13 +36,17 @@ def remove_steps(client: docker.DockerClient, holder: str, limit_s: float) -> in
 
     Call it while the guard is held and before the first step.
     """
-    now, count = _engine_time(client), 0
+    ours, others = [], []
     for container in client.containers.list(all=True, sparse=True):
         name = container.attrs["Names"][0].lstrip("/")
-        is_ours = name.startswith(f"{_STEP}{holder}-")
-        if is_ours or (name.startswith(_STEP) and _is_overdue(container, limit_s, now)):
-            count += _remove(container)
-    return count
+        if name.startswith(f"{_STEP}{holder}-"):
+            ours.append(container)
+        elif name.startswith(_STEP):
+            others.append(container)
+    if others:
+        now = _engine_time(client)
+        others = [container for container in others if _is_overdue(container, limit_s, now)]
+    return sum(_remove(container) for container in ours + others)
 
 
 def remove_jobs(client: docker.DockerClient, role: str) -> int:
