@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from dih20.image.archive.partial import PartialFile
 from dih20.paths import build_dir
 
 if TYPE_CHECKING:
@@ -69,8 +70,5 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _write(name: str, content: dict[str, Any]) -> None:
-    folder = build_dir() / "image-builds"
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{name}.part"
-    draft.write_text(json.dumps(content, indent=1))
-    draft.replace(folder / f"{name}.json")
+    with PartialFile(build_dir() / "image-builds" / f"{name}.json") as out:
+        out.write(json.dumps(content, indent=1).encode())

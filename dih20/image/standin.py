@@ -25,7 +25,8 @@ from dih20.errors import ImageError
 from dih20.fetch import cached
 from dih20.image import debootstrap
 from dih20.image.archive.load import load_chunks
-from dih20.image.archive.streams import HashingWriter, PartialFile
+from dih20.image.archive.partial import PartialFile
+from dih20.image.archive.streams import HashingWriter
 from dih20.image.local_mirror import make_mirror
 from dih20.image.rootfs_tar import FIXED_MTIME, write_rootfs
 from dih20.lock import Base, Lock

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dih20.errors import WheelError
+from dih20.image.archive.partial import PartialFile
 from dih20.paths import build_dir, shown
 from dih20.wheels.container import Job, run_job
 from dih20.wheels.procedure import INSIDE
@@ -52,10 +53,8 @@ def facts_of(client: docker.DockerClient, image: str) -> ImageFacts:
     config = found.attrs.get("Config") or {}
     if not cache.is_file():
         answer = _look(client, found.id)
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        draft = cache.with_suffix(".part")
-        draft.write_text(json.dumps(answer, indent=1))
-        draft.replace(cache)
+        with PartialFile(cache) as out:
+            out.write(json.dumps(answer, indent=1).encode())
     answer = json.loads(cache.read_text())
     environment = dict(pair.split("=", 1) for pair in config.get("Env") or [] if "=" in pair)
     return ImageFacts(

@@ -23,7 +23,7 @@ from dih20.image.archive import (
     store_kind_of,
     write_archive,
 )
-from dih20.image.archive.streams import ChunkReader, CountingWriter, PartialFile
+from dih20.image.archive.streams import ChunkReader, CountingWriter
 
 A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
 
@@ -78,13 +78,6 @@ def test_the_store_kind_is_read_from_docker_info() -> None:
         store_kind_of([["Backing Filesystem", "extfs"], ["Native Overlay Diff", "true"]])
         == "graphdriver"
     )
-
-
-def test_a_file_that_breaks_off_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), PartialFile(tmp_path / "image.tar.zst") as out:
-        out.write(b"half")
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_streams_hold_a_bounded_part_in_memory() -> None:

@@ -6,33 +6,29 @@ same layer for ever. Knowing it lets a many-gigabyte base layer go by without be
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from pathlib import Path
 
+from dih20.image.archive import learnt
 from dih20.paths import cache_dir
 
 MOST_NAMES = 2000
 
 
 def load() -> dict[str, str]:
-    """Give file name -> diff id as learnt so far; a damaged record is the same as none."""
-    try:
-        known = json.loads((cache_dir() / "archive" / "layer-names.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+    """Give file name -> diff id as learnt so far."""
+    return learnt.load(_path())
 
 
-def remember(names: dict[str, str]) -> None:
-    """Keep the newest names, written whole or not at all."""
-    target = cache_dir() / "archive" / "layer-names.json"
-    kept = dict(list(names.items())[-MOST_NAMES:])
-    if kept == load():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(".partial")
-    partial.write_text(json.dumps(kept, indent=0))
-    partial.replace(target)
+def remember(names: Mapping[str, str]) -> None:
+    """Add what was learnt."""
+    learnt.add(_path(), names, most=MOST_NAMES)
 
 
 def forget() -> None:
-    (cache_dir() / "archive" / "layer-names.json").unlink(missing_ok=True)
+    """Forget all of it: a name may have been learnt wrongly."""
+    _path().unlink(missing_ok=True)
+
+
+def _path() -> Path:
+    return cache_dir() / "archive" / "layer-names.json"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 # Ten times faster than a megabyte: the allocator keeps blocks of this size instead of giving each back
@@ -98,36 +96,6 @@ class HashingReader(io.RawIOBase):
     @property
     def digest(self) -> str:
         return "sha256:" + self._hash.hexdigest()
-
-
-class PartialFile:
-    """A file that gets its name only when it is whole; what breaks off leaves nothing behind.
-
-    Example:
-        with PartialFile(path) as out:
-            out.write(data)
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._partial = path.with_name(path.name + ".partial")
-
-    def __enter__(self) -> BinaryIO:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._partial.open("wb")
-        return self._file
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._file.close()
-        if kind is None:
-            self._partial.replace(self.path)
-        else:
-            self._partial.unlink(missing_ok=True)
 
 
 def blocks(source: BinaryIO) -> Iterator[bytes]:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from dih20.errors import ImageError
 from dih20.image.archive import names
 from dih20.image.archive.delta import Delta
+from dih20.image.archive.partial import PartialFile
 from dih20.image.archive.streams import (
     BLOCK_BYTES,
     ChunkReader,
     CountingWriter,
     HashingReader,
     HashingWriter,
-    PartialFile,
     blocks,
 )
 
