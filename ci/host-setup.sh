@@ -5,12 +5,16 @@ set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
-# program:package
-needed="dockerd:docker.io sshd:openssh-server ssh-keygen:openssh-client debootstrap:debootstrap zstd:zstd ip:iproute2 git:git chromium:chromium"
+# program:package, or programs that do the same; a test compares them with dih20/rehearse/host_packages.py and the READMEs
+needed="dockerd:docker.io sshd:openssh-server ssh-keygen:openssh-client debootstrap:debootstrap zstd:zstd git:git chromium,google-chrome:chromium"
 
 missing=()
 for pair in $needed; do
-    command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+    programs=${pair%%:*}
+    for program in ${programs//,/ }; do
+        command -v "$program" >/dev/null && continue 2
+    done
+    missing+=("${pair##*:}")
 done
 # ./inv makes a virtual environment; Debian keeps the module for it in a package of its own
 for python in python3 python3.13 python3.12 python3.11; do
@@ -45,7 +49,7 @@ echo "host-setup: installing ${missing[*]}"
 apt-get update -qq
 # Ubuntu has chromium as a snap only, which does not run headless as root; the rest must not wait for it
 if [[ " ${missing[*]} " == *" chromium "* ]] && [ -z "$(apt-cache madison chromium)" ]; then
-    echo "host-setup: no package chromium here; tests of the status page need one on the PATH" >&2
+    echo "host-setup: no package chromium here; tests of the status page need it or google-chrome on the PATH" >&2
     packages=()
     for package in "${missing[@]}"; do
         [ "$package" = chromium ] || packages+=("$package")

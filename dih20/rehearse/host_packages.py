@@ -34,6 +34,7 @@ NEEDED = (
     HostPackage(package="openssh-client", program="ssh-keygen", purpose="throwaway keys"),
     HostPackage(package="debootstrap", program="debootstrap", purpose="the stand-in base"),
     HostPackage(package="zstd", program="zstd", purpose="image deltas"),
+    HostPackage(package="git", program="git", purpose="the checkout and upstream sources"),
 )
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from dih20.paths import REPOSITORY
+from dih20.rehearse.host_packages import NEEDED
+from tests.serve.browser import PROGRAMS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -71,12 +73,26 @@ def test_host_setup_without_root_names_the_packages_in_one_line(
     )
 
 
-def test_host_setup_has_nothing_to_do_where_all_is_there(tmp_path: Path, run_clean: Run) -> None:
+@pytest.mark.parametrize("browser", PROGRAMS)
+def test_host_setup_has_nothing_to_do_where_all_is_there(
+    browser: str, tmp_path: Path, run_clean: Run
+) -> None:
     programs = tmp_path / "programs"
-    needed = "dockerd sshd ssh-keygen debootstrap zstd ip git chromium apt-get"
+    needed = f"dockerd sshd ssh-keygen debootstrap zstd git {browser} apt-get"
     for name in needed.split():
         script(programs / name, "echo called; exit 1")
     script(programs / "python3", "exit 0")
     bash = shutil.which("bash") or ""
     done = run_clean(bash, str(REPOSITORY / "ci/host-setup.sh"), env={"PATH": str(programs)})
     assert (done.returncode, done.stdout) == (0, "host-setup: nothing missing\n")
+
+
+def test_host_setup_and_the_readmes_name_the_packages_that_tasks_install() -> None:
+    packages = [entry.package for entry in NEEDED]
+    setup = (REPOSITORY / "ci/host-setup.sh").read_text()
+    (line,) = re.findall(r'^needed="(.+)"$', setup, re.MULTILINE)
+    ours = [f"{entry.program}:{entry.package}" for entry in NEEDED]
+    assert line.split() == [*ours, f"{','.join(PROGRAMS)}:chromium"]
+    for name, pattern in (("README.md", r"\((docker\.io,[^)]*)\)"), ("README.zh-CN.md", r"（(docker\.io、[^）]*)）")):  # fmt: skip
+        (listed,) = re.findall(pattern, (REPOSITORY / name).read_text())
+        assert re.split(r"[,、]\s*", listed) == packages, name

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+PROGRAMS = ("chromium", "google-chrome")
 ANSWER_TIMEOUT_S = 60.0
 
 
@@ -21,8 +22,11 @@ class Browser:
     """One page of a Chromium of its own."""
 
     def __init__(self) -> None:
-        program = shutil.which("chromium")
-        assert program is not None, "no chromium on the PATH: ci/host-setup.sh installs it"
+        program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+        assert program is not None, (
+            f"none of {', '.join(PROGRAMS)} on the PATH: ci/host-setup.sh installs chromium on "
+            "Debian; Ubuntu has it as a snap only, so install google-chrome there"
+        )
         self._profile = tempfile.mkdtemp(prefix="dih20-chromium-")
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
