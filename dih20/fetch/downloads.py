@@ -17,6 +17,7 @@ from dih20.fetch.origins import Origin, Origins
 from dih20.fetch.transfer import NoTransfer, transfer
 from dih20.index.session import open_session
 from dih20.lock.files import LockedFile
+from dih20.lock.newer_debs import newer_debs
 from dih20.plan import Action, Plan
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class _Fetcher:
     def _nowhere(self, file: LockedFile, refused: list[str]) -> FetchError:
         stale = file.kind == "deb" and any("answered 404" in text for text in refused)
         remedy = (
-            f"mirrors drop superseded packages: run `./inv lock --upgrade --only base,apt --base BASE`, or name a mirror that keeps them under "
+            f"mirrors drop superseded packages: run `{newer_debs('BASE')}`, or name a mirror that keeps them under "
             f"apt: {file.suite}: in configs/mirrors.yaml"
             if stale
             else "check the network, proxy and ca_bundle in configs/mirrors.yaml, or name another mirror there; "

@@ -12,7 +12,7 @@ from dih20.cli import Run, task
     help={
         "base": "vllm or stand-in; without it, the base that the image configuration names",
         "only": "groups, separated by commas: base, apt, headers, toolkit, inspector, nccl, build, requirements, "
-        "sources; torch and nccl-for-tests are fetched only when named",
+        "sources; fetched only when named: torch, nccl-for-tests, ci and variants such as serve-cpu",
         "image": "a file in configs/images",
     },
 )

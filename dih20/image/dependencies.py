@@ -13,6 +13,7 @@ from dih20.debs.relations import faults
 from dih20.errors import LockError
 from dih20.image.package_changes import installed_in
 from dih20.lock import Base, LockedFile
+from dih20.lock.newer_debs import newer_debs
 
 if TYPE_CHECKING:
     import docker
@@ -40,7 +41,7 @@ def check_dependencies(
                 found=f"the locked packages do not fit on base {base.name}:\n  "
                 + "\n  ".join(found[:12]),
                 expected="every dependency in the base or in di.lock.yaml, and no conflict",
-                remedy="run `./inv lock --upgrade --only base,apt`, and look at what it changes",
+                remedy=f"run `{newer_debs(base.name)}`, and look at what it changes",
             )
         step.note = f"all answered, on {len(there)} packages of {base.name}"
 

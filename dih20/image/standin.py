@@ -30,6 +30,7 @@ from dih20.image.archive.streams import HashingWriter
 from dih20.image.local_mirror import make_mirror
 from dih20.image.rootfs_tar import FIXED_MTIME, write_rootfs
 from dih20.lock import Base, Lock
+from dih20.lock.newer_debs import newer_debs
 from dih20.paths import build_dir, cache_dir, shown
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _check_versions(base: Base, installed: dict[str, str]) -> None:
             found="debootstrap installed other packages than the lock names: "
             + ", ".join(f"{name} {installed.get(name, 'missing')}" for name in differing[:8]),
             expected=", ".join(f"{name} {locked.get(name, 'none')}" for name in differing[:8]),
-            remedy="./inv lock --upgrade --only base --base stand-in",
+            remedy=f"run `{newer_debs(base.name)}`, then the command again",
         )
 
 

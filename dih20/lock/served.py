@@ -14,6 +14,7 @@ from dih20.lock.apt_root import AptRoot
 from dih20.lock.base_pins import AptRoots
 from dih20.lock.files import UNRESOLVED, LockedFile
 from dih20.lock.model import Lock
+from dih20.lock.newer_debs import newer_debs
 from dih20.lock.registry import check_digest
 
 
@@ -111,7 +112,7 @@ def check_debs(ui: Console, lock: Lock, mirrors: Mirrors, sections: tuple[str, .
                         found=f"{len(moved)} packages of {base.suite} moved: "
                         + "; ".join(moved[:12]),
                         expected="the versions in di.lock.yaml; the mirror drops them when newer ones come",
-                        remedy=f"run `./inv lock --upgrade --only base,apt --base {name}`, and look at what it changes",
+                        remedy=f"run `{newer_debs(name)}`, and look at what it changes",
                     )
                 step.note = apt.shown
 

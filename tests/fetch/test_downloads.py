@@ -227,7 +227,7 @@ def test_a_mirror_that_dropped_a_package_leads_to_the_command_that_locks_anew(
             ui, [deb("pool/g/git_1.deb", b"deb")], Mirrors(apt={"trixie": (empty.root,)}, retries=0)
         )
     assert f"mirror {empty.root}: it answered 404" in fault.value.found
-    assert "./inv lock --upgrade --only base,apt" in fault.value.remedy
+    assert "./inv lock --upgrade --only base,apt,ci --base BASE" in fault.value.remedy
 
 
 def test_a_mirror_with_stale_content_is_fatal(start_index: StartIndex, ui: Console) -> None:
