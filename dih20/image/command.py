@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 def build_image(
     ui: Console,
     *,
+    patchset: Callable[[Lock], str],
     base: str = "",
     image: str = "di-h20",
     variant: str = "",
     host: str = "",
     plan_only: bool = False,
 ) -> dict[str, Any]:
-    """Build the image on the configured or the named base, or a variant; give it as plain values."""
+    """Build the image on the configured or the named base, or a variant; give it as plain values.
+
+    Args:
+        patchset: gives the identity of the patched tree that wheels for this image come from, for a label;
+            dih20.patches stands to the right of this package, so who calls hands it in.
+    """
     from dih20.config import load_image
     from dih20.image import build, step_plan
     from dih20.image.steps import load_steps, load_variant_steps
@@ -41,7 +47,7 @@ def build_image(
     lock = Lock.load()
     lock.base(config.base).require_digest()
     try:
-        return _with_engine(ui, config, lock, steps, host=host, plan_only=plan_only)
+        return _with_engine(ui, config, lock, steps, patchset, host=host, plan_only=plan_only)
     except (EngineError, HostError):
         if plan_only:
             ui.plan(build.make_plan(None, config, lock, steps))
@@ -53,6 +59,7 @@ def _with_engine(
     config: ImageConfig,
     lock: Lock,
     steps: tuple[Step, ...],
+    patchset: Callable[[Lock], str],
     *,
     host: str,
     plan_only: bool,
@@ -69,7 +76,7 @@ def _with_engine(
             client,
             config,
             lock,
-            labels=patchset_label(lock),
+            labels={"dih20.patchset": patchset(lock)},
             steps=steps,
             stage=stage,
             there=there,
@@ -95,13 +102,6 @@ def _engine(
 
     with ssh.connect(load_host(host)) as runner:
         yield runner.docker(), HostStaging(ui, runner).folder, HostNormal(ui, runner)
-
-
-def patchset_label(lock: Lock) -> dict[str, str]:
-    """Give the patchset's identity as a label: which patched tree the wheels for this image come from."""
-    from dih20.patches import patchset_identity
-
-    return {"dih20.patchset": patchset_identity(lock)}
 
 
 def build_from_dockerfile(ui: Console, path: Path, *, tag: str, plan_only: bool) -> dict[str, Any]:

@@ -31,11 +31,18 @@ def build_image(
     from pathlib import Path
 
     from dih20.image import command
+    from dih20.patches import patchset_identity
 
     if dockerfile:
         return command.build_from_dockerfile(run.ui, Path(dockerfile), tag=tag, plan_only=run.plan)
     return command.build_image(
-        run.ui, base=base, image=image, variant=variant, host=host, plan_only=run.plan
+        run.ui,
+        patchset=patchset_identity,
+        base=base,
+        image=image,
+        variant=variant,
+        host=host,
+        plan_only=run.plan,
     )
 
 

@@ -210,9 +210,9 @@ def judged(ui: Console, name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
 def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path, Mapping[str, str]]:
     """Give what the image's own task gives its build."""
     from dih20.config import load_image
-    from dih20.image.command import patchset_label
     from dih20.image.step_plan import chosen_base
     from dih20.lock import Lock
+    from dih20.patches import patchset_identity
 
     if name in ("ci", "di-ci"):
         from dih20.ci.image import inputs
@@ -221,4 +221,5 @@ def _inputs(name: str, base: str) -> tuple[ImageConfig, Lock, Path, Mapping[str,
         return config, lock, REPOSITORY / "images" / "ci", {}
     lock = Lock.load()
     config = chosen_base(load_image(name), base)
-    return config, lock, REPOSITORY / "images" / "di-h20", patchset_label(lock)
+    labels = {"dih20.patchset": patchset_identity(lock)}
+    return config, lock, REPOSITORY / "images" / "di-h20", labels

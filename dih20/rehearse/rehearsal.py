@@ -146,9 +146,10 @@ class Rehearsal:
 
     def _image(self) -> None:
         from dih20.image.command import build_image
+        from dih20.patches import patchset_identity
 
         with self.stages.stage("image", "./inv build-image") as stage:
-            built = build_image(self.ui)
+            built = build_image(self.ui, patchset=patchset_identity)
             stage.showed = f"{built['tag']}"
 
     def _wheels(self) -> None:

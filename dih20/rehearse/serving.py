@@ -56,11 +56,13 @@ class Serving:
     def image(self) -> None:
         from dih20.fetch.fetching import fetch_base
         from dih20.image.command import build_image
+        from dih20.patches import patchset_identity
 
         with self.stages.stage("serve image", f"./inv build-image --variant {VARIANT}") as stage:
             fetch_base(self.ui, base="stand-in", only=VARIANT, image_name="di-h20", only_plan=False)
-            self.plain_tag = str(build_image(self.ui)["tag"])
-            self.tag = str(build_image(self.ui, variant=VARIANT)["tag"])
+            self.plain_tag = str(build_image(self.ui, patchset=patchset_identity)["tag"])
+            variant = build_image(self.ui, patchset=patchset_identity, variant=VARIANT)
+            self.tag = str(variant["tag"])
             stage.showed = self.tag
 
     def deploy(self) -> None:
