@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from dih20.wheels.provenance import members, record_of
 from dih20.wheels.repack import repack
 from dih20.wheels.store import Store, StoredWheel, sha256_of
 from dih20.wheels.verdicts import Verdict
+from dih20.wheels.workspace import alone, fresh
 
 if TYPE_CHECKING:
     import docker
@@ -64,9 +64,16 @@ class Builder:
     scratch: Path = field(default_factory=build_dir)
 
     def build(self, wanted: Wanted) -> StoredWheel:
-        """Build, repack, inspect, import and store; one retry with fewer jobs after a kill."""
+        """Build, repack, inspect, import and store; or give what another build stored meanwhile."""
+        name = f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
+        work = self.scratch / "wheel-builds" / name
+        with alone(self.ui, work):
+            log = self.scratch / "logs" / f"wheel-{name}.log"
+            return self.store.find(wanted.parts.identity) or self._build(wanted, work, log)
+
+    def _build(self, wanted: Wanted, folder: Path, log: Path) -> StoredWheel:
+        """Build with one retry, with fewer jobs, after a kill."""
         recipe = wanted.recipe
-        log = self.scratch / "logs" / f"wheel-{recipe.name}-{wanted.parts.identity[:12]}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         if recipe.build.nvcc:
@@ -76,7 +83,7 @@ class Builder:
             self.ui.line(f"  {line}", style="dim")
         jobs = self._jobs(wanted)
         started = time.monotonic()
-        with self._workspace(wanted) as work:
+        with fresh(folder) as work:
             try:
                 outcome = self._compile(wanted, tree, work, jobs, log)
             except CompilerKilled as killed:
@@ -117,15 +124,6 @@ class Builder:
             requested=self.limits.jobs,
             memory_per_job_gb=wanted.recipe.build.memory_per_job_gb,
         )
-
-    @contextmanager
-    def _workspace(self, wanted: Wanted) -> Iterator[Path]:
-        """Give a folder for this build; it is kept when the build fails, for a look at what came out."""
-        work = self.scratch / "wheel-builds" / f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
-        shutil.rmtree(work, ignore_errors=True)
-        (work / "job").mkdir(parents=True)
-        yield work
-        shutil.rmtree(work, ignore_errors=True)
 
     def _compile(self, wanted: Wanted, tree: Path, work: Path, jobs: Jobs, log: Path) -> Outcome:
         recipe = wanted.recipe

@@ -90,7 +90,10 @@ class Store:
         build: dict[str, Any],
         statement: dict[str, Any] | None = None,
     ) -> StoredWheel:
-        """Put a built wheel into the store under its identity, its statement beside it."""
+        """Put a built wheel into the store under its identity, its statement beside it.
+
+        An entry that is there stays, as another build may have taken its wheel already: it is given then.
+        """
         from packaging.utils import parse_wheel_filename
 
         _, version, _, tags = parse_wheel_filename(built.name)
@@ -117,9 +120,12 @@ class Store:
                 said = json.dumps(statement, indent=1, ensure_ascii=False) + "\n"
                 (draft / f"{built.name}{STATEMENT}").write_text(said, encoding="utf-8")
             draft.chmod(0o755)
-            if final.exists():
-                shutil.rmtree(final)
-            draft.replace(final)
+            try:
+                draft.replace(final)
+            except OSError:  # what a folder that is not empty answers depends on the file system
+                if (stored := self.find(parts.identity)) is None:
+                    raise
+                return stored
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return wheel

@@ -64,6 +64,16 @@ def test_a_build_that_breaks_off_leaves_no_entry(
     assert store.find(PARTS.identity) is None
 
 
+def test_an_entry_that_another_build_added_meanwhile_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path / "wheels")
+    first = _add(store, tmp_path)
+    there = first.path.stat().st_ino
+    second = _add(store, tmp_path / "later")
+    assert second == first
+    assert first.path.stat().st_ino == there
+    assert [entry.name for entry in (tmp_path / "wheels").iterdir()] == [PARTS.identity]
+
+
 def _truncate(wheel: StoredWheel) -> None:
     wheel.path.write_bytes(wheel.path.read_bytes()[:-1])
 
