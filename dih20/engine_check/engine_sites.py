@@ -1,4 +1,4 @@
-"""Sites of DeepInfer that no call hands over as they are: window entries, index queries, selections."""
+"""Sites of DeepInfer that no call hands over as they are: window entries, index vectors, selections."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def computed_sites(config: ModelConfig) -> list[Computed]:
             at = f"model.layers.{index}.self_attn.index_attn"
             name = f"layers.{index}.attn"
             ratio = kind.ratio
+            if kind.owns_kv:
+                key = Computed(
+                    site=f"{name}.index_key", at=at, call="store_index_kv", make=_index_keys(ratio)
+                )
+                sites.append(key)
             sites += [
                 Computed(site=f"{name}.index_query", at=at, call="_quantize_q", make=index_query),
                 Computed(site=f"{name}.chosen", at=at, call="_topk_prefill", make=_chosen(ratio)),
@@ -65,6 +70,30 @@ def index_query(given: dict[str, Any], result: Any, positions: Sequence[int]) ->
     return dequantise_groups(codes.view(torch.uint8).cpu().contiguous(), scales, _INDEX).unsqueeze(
         0
     )
+
+
+def _index_keys(ratio: int) -> Any:
+    def make(given: dict[str, Any], result: Any, positions: Sequence[int]) -> torch.Tensor:
+        slots = given["input_metadata"].slot_mapping_store_ca[str(ratio)]
+        new = (positions[-1] + 1) // ratio - positions[0] // ratio
+        return index_entries(given["index_k_cache"], slots[slots >= 0][:new].long())
+
+    return make
+
+
+def index_entries(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Give (1, slots, 128) of what was stored in slots; a page's codes stand before its exponents.
+
+    Args:
+        cache: uint8, (pages, page size, 1, 68).    slots: int64, physical.
+    """
+    size, record = cache.shape[1], cache.shape[-1]
+    width = record * _INDEX.group // (_INDEX.group + 2)  # bytes of codes, two in one
+    pages = cache[slots // size].flatten(1).cpu()
+    rows, inside = torch.arange(len(slots)), (slots % size).cpu()
+    codes = pages[:, : size * width].unflatten(1, (size, width))[rows, inside]
+    scales = pages[:, size * width :].unflatten(1, (size, record - width))[rows, inside]
+    return dequantise_groups(codes.contiguous(), scales.contiguous(), _INDEX).unsqueeze(0)
 
 
 def _chosen(ratio: int) -> Any:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dih20.engine_check.context import Outcome
-from dih20.engine_check.dumping import keep_comparable
+from dih20.engine_check.covering import not_covered, not_recorded, wanted_records
+from dih20.engine_check.dumping import MAP, keep_comparable
+from dih20.engine_check.own_errors import weigh
 from dih20.engine_check.reference import ReferenceValues
 from dih20.engine_check.results import read_json, write_json
 from dih20.engine_check.stage_parity import READY, dump_folder
-from dih20.parity.model import Finding
+from dih20.parity.dump import DumpReader
+from dih20.parity.model import Comparison
+from dih20.parity.site_map import load_map
+from v41.config import ModelConfig
 
 JUDGED = "judged.json"
-SELECTION_SHARE = 0.02  # of a step's rows
 
 
 def judge(work: Path, checkpoint: Path, values: ReferenceValues) -> Outcome:
@@ -30,40 +34,46 @@ def judge(work: Path, checkpoint: Path, values: ReferenceValues) -> Outcome:
     misfits = dict(ready.get("map_faults", {}))
     cases: dict[str, Any] = {}
     reasons: list[str] = []
+    comparisons: list[Comparison] = []
     for number, (name, prompt, golden) in enumerate(values.dumped):
         folder = dump_folder(work, number)
         try:
             shapes, comparison = _compared(folder, oracle, (*prompt, *golden[:-1]), len(prompt))
+            rounded, wrong = weigh(comparison, _shapes(folder))
         except DumpUnusable as unusable:
             cases[name] = {"unusable": unusable.found}
             reasons.append(f"{name}: {unusable.found}")
             continue
         misfits |= shapes
-        cases[name] = _numbers(comparison)
-        cases[name]["other_selections"] = few = few_other_selections(comparison.findings)
-        if comparison.verdict.outcome == "diverged" and not few:
-            reasons.append(f"{name}: {comparison.verdict.line}")
+        comparisons.append(comparison)
+        cases[name] = {**_numbers(comparison), "rounded": rounded}
+        reasons += [f"{name}: {line}" for line in wrong]
     if misfits:
         label, why = next(iter(misfits.items()))
         reasons.append(f"{len(misfits)} entries of the map do not fit, the first {label}: {why}")
-    numbers = {**ready, "map_faults": misfits, "cases": cases}
+    left_out = _left_out(comparisons, oracle.config)
+    reasons += [
+        f"{what.replace('_', ' ')} in any case: {_some(names)}"
+        for what, names in left_out.items()
+        if names
+    ]
+    numbers = {**ready, "map_faults": misfits, **left_out, "cases": cases}
     outcome = Outcome(numbers=numbers, reasons=tuple(reasons))
     write_json(work / JUDGED, {"numbers": numbers, "reasons": reasons})
     return outcome
 
 
-def few_other_selections(findings: Iterable[Finding]) -> dict[str, float]:
-    """Give site -> share of rows, if a few rows' selections are all that adds an error of its own.
+def _left_out(comparisons: Sequence[Comparison], config: ModelConfig) -> dict[str, list[str]]:
+    findings = [finding for each in comparisons for finding in each.findings]
+    return {
+        "not_recorded": not_recorded(wanted_records(load_map(MAP), config), findings),
+        "not_covered": not_covered([each.coverage for each in comparisons]),
+    }
 
-    The engine does not hand its index keys over: a key whose FP4 code fell on the other side of a
-    tie moves scores by more than the comparison takes for a tie.
-    """
-    fresh = [each for each in findings if each.origin == "fresh" and each.fresh is not None]
-    shares = {f"{each.site} step {each.step}": each.fresh.value for each in fresh if each.fresh}
-    few = all(each.kind == "selection" for each in fresh) and all(
-        share <= SELECTION_SHARE for share in shares.values()
-    )
-    return shares if few else {}
+
+def _shapes(folder: Path) -> dict[tuple[int, str], tuple[int, ...]]:
+    dump = DumpReader(folder)
+    return {key: dump.shape(*key) for key in dump.keys}
 
 
 def _compared(
@@ -119,8 +129,14 @@ def _numbers(comparison: Any) -> dict[str, Any]:
         "tensors": len(comparison.findings),
         "covered": list(comparison.coverage.covered),
         "not_covered": list(comparison.coverage.missing),
+        "not_compared": list(comparison.coverage.not_compared),
         "sites": dict(sites),
     }
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _worse(a: float, b: float) -> float:

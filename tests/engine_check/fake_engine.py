@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dih20.engine_check.driver import Ask, Reply, StepRow
-from dih20.engine_check.engine_sites import chosen_in_pages, chosen_mask
+from dih20.engine_check.engine_sites import chosen_in_pages, chosen_mask, index_entries
 from dih20.engine_check.loaded_weights import held_tensors
 from h20_ops.formats import GROUP_RULES, quantise_groups
 from v41.canary.answering import Canary
@@ -52,6 +52,14 @@ class Method(torch.nn.Module):  # type: ignore[misc]
         swa_cache[slot // _RING, slot % _RING, 0] = torch.cat((codes[0], scales[0]))
         return None, None
 
+    def store_index_kv(self, index_k_input: Any, index_k_cache: Any, input_metadata: Any) -> None:
+        size = index_k_cache.shape[1]
+        codes, scales = quantise_groups(index_k_input.float(), GROUP_RULES["fp4_32_ue8m0"])
+        for number, slot in enumerate(s for s in input_metadata.slots.tolist() if s >= 0):
+            page, inside = index_k_cache[slot // size].view(-1), slot % size
+            page[inside * 64 : inside * 64 + 64] = codes[number]
+            page[size * 64 + inside * 4 : size * 64 + inside * 4 + 4] = scales[number]
+
     def _quantize_q(self, codes: Any, packed: Any) -> Any:
         return codes, packed
 
@@ -80,6 +88,7 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
                 layer.engram = Method()
             layers.append(layer)
         self.model.layers = torch.nn.ModuleList(layers)
+        self.index: dict[int, torch.Tensor] = {}  # ratio -> pages of index keys
         self.swa = torch.zeros(3, _RING, 1, 528, dtype=torch.uint8)
         self._hold_weights(checkpoint)
 
@@ -143,6 +152,20 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
     def _attn_window_kv(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         layer.self_attn._prepare_swa_kv(x, self.swa, metadata)
 
+    def _attn_index_key(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        ratio = self.canary.config.layer(list(self.model.layers).index(layer)).ratio
+        size = 128 // ratio
+        cache = self.index.setdefault(ratio, torch.zeros(10, size, 1, 68, dtype=torch.uint8))
+        entries = metadata.positions // ratio
+        slots = torch.tensor(_PAGES)[entries // size] * size + entries % size
+        slots = torch.where((metadata.positions + 1) % ratio == 0, slots, -1)
+        if metadata.is_prompt:
+            slots = slots[slots >= 0]
+        metadata.slot_mapping_store_ca[str(ratio)] = metadata.slots = slots
+        layer.self_attn.index_attn.store_index_kv(x, cache, metadata)
+        kept = slots[slots >= 0]
+        return index_entries(cache, kept)[0] if len(kept) else None
+
     def _attn_index_query(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         codes, scales = quantise_groups(x, GROUP_RULES["fp4_32_ue8m0"])
         packed = scales.contiguous().view(torch.int32).squeeze(-1)
@@ -201,7 +224,8 @@ class FakeDriver:
         self.change: Callable[[Any], Any] = lambda logits: logits
         self.graphs: Callable[[Any], Any] = lambda logits: logits
         self.guard: Callable[[], None] = lambda: None
-        self.closed = False
+        self.closed = self.overlapping = False
+        self.has_graphs, self._replays = True, 0
         self._eager = False
         self._rows: list[StepRow] | None = None
 
@@ -216,6 +240,12 @@ class FakeDriver:
             self._skipping = False
             return [self._one(number, ask) for number, ask in enumerate(asks)]
 
+    def graph_replays(self) -> int:
+        return self._replays
+
+    def overlaps(self) -> bool:
+        return self.overlapping
+
     def _new(self) -> Any:
         return self.canary.model().new_cache()
 
@@ -225,6 +255,7 @@ class FakeDriver:
             is_prompt=first == 0,
             input_ids=torch.tensor(list(tokens)),
             positions=torch.arange(first, first + count),
+            slot_mapping_store_ca={},
             ks={"1": torch.zeros(count), "2": torch.zeros(count)},
             block_tables=torch.tensor([_PAGES]),
             slot_mapping_store_swa=torch.tensor([_STATE * _RING + first % _RING]),
@@ -253,8 +284,9 @@ class FakeDriver:
             ].tolist()
         for step in range(ask.max_tokens):
             row = self.change(logits[-1:])[0]
-            if step and not self._eager:
+            if step and not self._eager and self.has_graphs:
                 row = self.graphs(row)
+                self._replays += 1
             if step and self._rows is not None:
                 self._rows.append(StepRow(request=number, step=step - 1, logits=row, cache=state))
             best = int(row.argmax())

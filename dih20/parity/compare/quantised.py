@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from h20_ops.formats import GROUP_RULES, GroupRule, dequantise_groups, quantise_groups
+from h20_ops.formats.group_cast import decode_scales
 
 Details = dict[str, float | int | str]
 
@@ -30,11 +31,34 @@ def code_details(a: torch.Tensor, b: torch.Tensor, rule_name: str) -> Details:
         "codes_differ": _share(codes_a != codes_b),
         "scales_differ": _share(scales_a != scales_b),
     }
+    if rule.values == "e2m1":
+        details["values_beyond_one_step"] = _beyond_one_step(
+            a.float(), b.float(), scales_a, scales_b, rule
+        )
     differs = scales_a != scales_b
     if rule.scale == "ue8m0" and bool(differs.any()):
         steps = (scales_b[differs].int() - scales_a[differs].int()).float()
         details["scale_log2_ratio"] = float(steps.median())
     return details
+
+
+def _beyond_one_step(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales_a: torch.Tensor,
+    scales_b: torch.Tensor,
+    rule: GroupRule,
+) -> int:
+    """Count FP4 values that are further apart than two neighbours of the coarser of their grids.
+
+    A number close to halfway between two codes, or to where a group's exponent changes, may fall on
+    either side; no rounding moves it further.
+    """
+    scale = torch.maximum(decode_scales(scales_a, rule), decode_scales(scales_b, rule))
+    scale = scale.repeat_interleave(rule.group, dim=-1)
+    largest = torch.maximum(a.abs(), b.abs())
+    step = torch.where(largest > 4 * scale, 2.0, torch.where(largest > 2 * scale, 1.0, 0.5))
+    return int(((a - b).abs() > step * scale).sum())
 
 
 def _stored(x: torch.Tensor, rule: GroupRule) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -7,8 +7,10 @@ from dataclasses import fields, replace
 import torch
 
 from dih20.errors import DumpUnusable
+from dih20.parity.compare.choices import as_mask
 from dih20.parity.compare.limits import Limits
 from dih20.parity.compare.measure import Context, measure_tensors
+from dih20.parity.compare.rounding import SEEN, Roundings
 from dih20.parity.dump import DumpReader, Key
 from dih20.parity.model import Finding, Measure, Origin
 from dih20.parity.oracle import Oracle
@@ -16,6 +18,7 @@ from dih20.parity.sites import site_of
 from dih20.parity.statistics import describe
 
 Replayed = dict[Key, tuple[Measure, str]]
+_CHOICES = ("selection", "expert_ids")
 
 
 def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limits) -> Replayed:
@@ -27,8 +30,11 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
     check_oracle(inputs, oracle)
     out: Replayed = {}
     latest: dict[str, torch.Tensor] = {}  # what ties and weights are judged by: scores, expert ids
+    roundings = Roundings(oracle.config, oracle.weights, oracle.numerics)
 
     def seen(step: int, site: str, computed: torch.Tensor) -> None:
+        if site.endswith(SEEN):
+            roundings.see(site, _given(inputs, step, site, computed))
         if site.endswith((".index_scores", ".expert_ids")):
             latest[site] = computed
         if not outputs.is_stored(step, site):
@@ -58,10 +64,26 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
                 expected=f"{tuple(computed.shape)}, as the reference makes it",
                 remedy="correct the shape of the site in the site map, and dump again",
             )
-        out[step, site] = measure_tensors(known, computed, stored, context)
+        measure, remark = measure_tensors(known, computed, stored, context)
+        if known.kind == "selection" and known.layer is not None and measure.exceeds:
+            chosen = as_mask(stored, computed.shape[-1])
+            differs = (chosen != as_mask(computed, computed.shape[-1])).any(dim=-1)
+            best, possible = roundings.judge(known.layer, chosen, torch.tensor(context.positions))
+            details = {
+                "rows_beyond_rounding": int((differs & ~best).sum()),
+                "rows_impossible": int((differs & ~possible).sum()),
+            }
+            measure = replace(measure, details={**measure.details, **details})
+        out[step, site] = measure, remark
 
     oracle.run(inputs, seen, forced=True)
     return out
+
+
+def _given(inputs: DumpReader, step: int, site: str, computed: torch.Tensor) -> torch.Tensor:
+    """Give what the site's consumers work with: the dump's tensor where it has one."""
+    stored = inputs.is_stored(step, site)
+    return inputs.tensor(step, site).to(computed.dtype) if stored else computed
 
 
 def _forced(
@@ -98,7 +120,8 @@ def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Findi
     """Mark each finding that differs: fresh if its site adds an error to what it was given.
 
     A tensor in which both runs agree, and which the reference computes otherwise, means that the
-    reference is not the model that ran: then nothing can be said.
+    reference is not the model that ran: then nothing can be said. A choice may come out otherwise
+    because B's inputs are a little others than A's: it is held against its site only.
     """
     marked = []
     for finding in findings:
@@ -106,7 +129,8 @@ def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Findi
         if fresh is None:
             marked.append(finding)
             continue
-        if fresh.exceeds and finding.measure.value == 0.0:
+        agree = fresh.exceeds and finding.measure.value == 0.0
+        if agree and finding.kind not in _CHOICES:
             raise DumpUnusable(
                 found=f"{finding.site}, step {finding.step}: A and B agree, and the reference "
                 f"computes something else from the same inputs ({fresh.value:.3g})",
@@ -114,7 +138,7 @@ def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Findi
                 remedy="give --checkpoint and mode of A's run, or compare without a checkpoint",
             )
         origin: Origin = "unknown"
-        if finding.diverges:
+        if finding.diverges or agree:
             origin = "fresh" if fresh.exceeds else "inherited"
         remark = finding.remark or remark
         marked.append(replace(finding, fresh=fresh, origin=origin, remark=remark))

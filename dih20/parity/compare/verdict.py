@@ -19,7 +19,7 @@ def verdict_of(
     if first is not None or (differing and not replayed):
         accused = first or differing[0]
         return Verdict(
-            outcome="diverged", line=_accusation(accused, causes), first=accused, looks_like=causes
+            outcome="diverged", line=accusation(accused, causes), first=accused, looks_like=causes
         )
     drift = ""
     if differing:
@@ -42,7 +42,8 @@ def _logits(differing: list[Finding]) -> str:
     return f"; logits {max(apart):.1e}" if apart else ""
 
 
-def _accusation(finding: Finding, causes: tuple[Cause, ...]) -> str:
+def accusation(finding: Finding, causes: tuple[Cause, ...]) -> str:
+    """Say in one line where a run diverges, by how much, and what it looks like."""
     kind = f"{finding.layer_kind}, " if finding.layer_kind else ""
     measure = finding.fresh or finding.measure
     looks = f"looks like {causes[0].title}" if causes else "no known signature"
