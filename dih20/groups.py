@@ -9,7 +9,6 @@ takes a CUDA build instead, its runtime wheels come from torch-cuda.lock.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from dih20.console import Console
 from dih20.errors import FetchError, UsageError
+from dih20.file_guard import only_holder
 from dih20.paths import REPOSITORY
 
 GROUPS = ("dev", "serve", "torch", "torch-cuda", "tilelang")
@@ -30,8 +30,7 @@ def ensure(ui: Console, group: str) -> None:
     lock = _lock(group)
     stamp = Path(sys.prefix) / f".lock-stamp-{group}"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
-    with (Path(sys.prefix) / ".groups.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(Path(sys.prefix) / ".groups.guard", ui.line):
         if not (stamp.exists() and stamp.read_text() == wanted):
             with ui.step("install", f"packages of {lock.name}"):
                 _install(group, lock)

@@ -6,7 +6,6 @@ gets there by a rename of a finished and verified download, so what is there is 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dih20.errors import FetchError, HashMismatch
+from dih20.file_guard import only_holder
 from dih20.lock.files import LockedFile
 from dih20.paths import cache_dir, shown
 
@@ -81,9 +81,7 @@ def only_one(file: LockedFile) -> Iterator[Path]:
     Two fetches of one file at once: the second waits, then finds it done.
     """
     folder = place(file).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(folder / ".guard"):
         yield folder / f".{file.filename}.part"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from dih20.config.image import ImageConfig
 from dih20.console import Console
 from dih20.errors import FetchError
+from dih20.file_guard import only_holder
 from dih20.index.session import without_password
 from dih20.lock.files import LockedSource
 from dih20.lock.model import Lock
@@ -62,18 +62,16 @@ def fetch_git_sources(ui: Console, lock: Lock, image: ImageConfig) -> None:
                         remedy="run `./inv lock --only sources`",
                     )
                 step.status = "hit" if _place(source.commit).is_dir() else "miss"
-                _fetch(address, source.commit)
+                _fetch(ui, address, source.commit)
 
 
 def _place(commit: str) -> Path:
     return cache_dir() / "git" / commit
 
 
-def _fetch(address: str, commit: str) -> None:
+def _fetch(ui: Console, address: str, commit: str) -> None:
     place = _place(commit)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / f".{commit}.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(place.parent / f".{commit}.guard", ui.line):
         if place.is_dir():
             return
         fresh = place.with_name(f".{commit}.part")

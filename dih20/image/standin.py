@@ -9,7 +9,6 @@ nothing built on it can pass for the vLLM base.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from dih20.console import Console
 from dih20.errors import ImageError
 from dih20.fetch import cached
+from dih20.file_guard import only_holder
 from dih20.image import debootstrap
 from dih20.image.archive.load import load_chunks
 from dih20.image.archive.partial import PartialFile
@@ -58,10 +58,7 @@ def rootfs(ui: Console, lock: Lock | None = None) -> Rootfs:
     """Give the tar of the locked base: from the cache, else by debootstrap (one to two minutes)."""
     base = (lock or Lock.load()).base("stand-in")
     folder = cache_dir() / "stand-in"
-    folder.mkdir(parents=True, exist_ok=True)
-    key = key_of(base)
-    with (folder / f"{key}.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(folder / f"{key_of(base)}.guard", ui.line):
         with ui.step("make", f"stand-in base ({base.suite})") as step:
             if found := _cached(folder, base):
                 step.status, step.note = (

@@ -6,7 +6,6 @@ it was changed by hand: it is moved aside, never built from and never deleted.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dih20.console import Console
+from dih20.file_guard import only_holder
 from dih20.lock import Lock
 from dih20.patches.evaluate import Evaluation, evaluate, fixed_hash, inputs_key, made_by
 from dih20.patches.series import ENGINE, Patch, load_for
@@ -42,7 +42,7 @@ def prepare_tree(
     test_only: with the edits that are for tests alone; without, a tree that carries one is refused.
     """
     patches = load_for(lock, source, test_only=test_only)
-    with _guarded() as trees:
+    with _guarded(ui) as trees:
         if found := _find(ui, trees, lock, source, patches):
             with ui.step("patch", source) as step:
                 step.status, step.note = "hit", f"tree {found.identity[:12]} has the same inputs"
@@ -99,12 +99,10 @@ def show_outcomes(ui: Console, made: Evaluation) -> None:
 
 
 @contextmanager
-def _guarded() -> Iterator[Path]:
+def _guarded(ui: Console) -> Iterator[Path]:
     """Let one process at a time make trees."""
     trees = build_dir() / "trees"
-    trees.mkdir(parents=True, exist_ok=True)
-    with (trees / ".guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(trees / ".guard", ui.line):
         yield trees
 
 

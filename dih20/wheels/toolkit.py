@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import stat
 import zipfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from dih20.console import Console
 from dih20.errors import WheelError
 from dih20.fetch import cached
+from dih20.file_guard import only_holder
 from dih20.lock import Lock, LockedFile
 from dih20.paths import cache_dir
 from dih20.wheels.identity import digest_of
@@ -23,10 +23,8 @@ def assemble(ui: Console, lock: Lock) -> Path:
     """Give a folder with bin/nvcc, include and lib64, made once per set of wheels."""
     wheels = lock.toolkit_wheels()
     folder = cache_dir() / "toolkit"
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / digest_of([wheel.sha256 for wheel in wheels])[:16]
-    with (folder / f"{target.name}.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(folder / f"{target.name}.guard", ui.line):
         if not (target / "bin" / "nvcc").is_file():
             with ui.step("unpack", f"CUDA toolkit {version_of(wheels)} from {len(wheels)} wheels"):
                 _unpack([cached(wheel) for wheel in wheels], target)

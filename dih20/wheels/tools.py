@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import stat
 import zipfile
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from dih20.errors import LockError
 from dih20.fetch import cached
+from dih20.file_guard import only_holder
 from dih20.lock import Lock, LockedFile
 from dih20.paths import cache_dir
 
@@ -30,9 +30,7 @@ def nccl_library(lock: Lock) -> Path:
 def _unpacked(wheel: LockedFile, member: str) -> Path:
     folder = cache_dir() / "tools" / wheel.sha256[:16]
     target = folder / Path(member).name
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with only_holder(folder / "guard"):
         if not target.is_file():
             draft = folder / f".{target.name}"
             with zipfile.ZipFile(cached(wheel)) as archive, archive.open(member) as source:
