@@ -11,6 +11,7 @@ from dih20.deploy.lock import deploy_lock
 from dih20.errors import LeftBehind
 from dih20.hosts.facts import gpu
 from dih20.operate.hosted import HostServer, Session, on_host
+from dih20.operate.processes import has_ended
 from dih20.plan import Action, Plan
 from dih20.serve.settings import Deadlines
 
@@ -90,7 +91,7 @@ def _living(session: Session, pids: list[int]) -> dict[int, str]:
         return {}
     text = session.runner.run(["sh", "-c", _STAT, "sh", *map(str, pids)]).text
     rows = [line.split() for line in text.splitlines()]
-    return {int(row[0]): row[20] for row in rows if len(row) > 20 and row[1] not in "ZX"}
+    return {int(row[0]): row[20] for row in rows if len(row) > 20 and not has_ended(row[1:])}
 
 
 def prove_gone(session: Session, before: dict[int, str]) -> str:

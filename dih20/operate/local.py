@@ -22,6 +22,7 @@ from dih20.paths import REPOSITORY, build_dir, shown
 from dih20.serve.settings import Settings
 
 _POLL_S = 0.2
+_EXIT_WAIT_S = 5.0
 
 
 def state_folder() -> Path:
@@ -76,9 +77,12 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def _exit_code(pid: int) -> int | None:
-    """Give the exit code of a child of this program; of another's child it is not known."""
+    """Give the exit code of a child of this program that ends; of another's child it is not known."""
     child = _children.get(pid)
-    return None if child is None else child.poll()
+    try:
+        return None if child is None else child.wait(_EXIT_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def launch(*, port: int, dies_with_us: bool) -> LocalServer:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,18 +27,26 @@ class Process:
 
 
 def find(pid: int) -> Process | None:
-    """Give a process that lives; a zombie does not."""
+    """Give a process that lives; a zombie does not, once all its threads have ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     fields = text.rpartition(")")[2].split()
-    return (
-        None
-        if fields[0] in "ZX"
-        else Process(pid=pid, born=int(fields[19]), command=command or "?")
-    )
+    if has_ended(fields):
+        return None
+    return Process(pid=pid, born=int(fields[19]), command=command or "?")
+
+
+def has_ended(stat: Sequence[str]) -> bool:
+    """Judge what /proc/PID/stat says from the state on.
+
+    A zombie has, unless it counts more threads than itself: while those end, port and memory are held
+    and nobody can have the exit code.
+    """
+    state, num_threads = stat[0], int(stat[17])
+    return state == "X" or (state == "Z" and num_threads <= 1)
 
 
 def lives(process: Process) -> bool:

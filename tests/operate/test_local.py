@@ -153,6 +153,36 @@ def test_a_pid_that_was_given_to_another_process_is_not_ours() -> None:
     assert processes.find(gone.pid) is None
 
 
+def test_a_server_whose_first_thread_has_ended_lives_until_the_others_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is a zombie already, and its port, its memory and its exit code are not free yet."""
+    script = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script])
+    process = processes.find(child.pid)
+    assert process is not None
+    monkeypatch.setitem(local._children, child.pid, child)
+    server = local.LocalServer(
+        process=process, instance="none", port=1, log=tmp_path, model="canary", drain_s=1.0
+    )
+    stat = Path(f"/proc/{child.pid}/stat")
+    until = time.monotonic() + 60
+    try:
+        while ") Z " not in stat.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert server.life().is_running
+        assert processes.kill([process], wait_s=60) == []
+        assert server.life().exit_code == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
+
+
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none_is_a_usage_error(port: int) -> None:
     with pytest.raises(UsageError, match=f"port {port}"):

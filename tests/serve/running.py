@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dih20.operate.processes import has_ended
 from dih20.paths import REPOSITORY
 from tests.serve.paced_engine import NAME as PACED
 
@@ -193,9 +194,9 @@ def threads(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether it runs; a zombie does not."""
+    """Say whether it runs; a zombie does not, once all its threads have ended."""
     stat = _stat(pid)
-    return bool(stat) and stat[0] not in "ZX"
+    return bool(stat) and not has_ended(stat)
 
 
 def _command(pid: int) -> str:
