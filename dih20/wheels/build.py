@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
 from dih20.errors import CompilerKilled, WheelError
+from dih20.file_guard import only_holder
 from dih20.lock import Lock
 from dih20.paths import build_dir, shown
 from dih20.provenance.record import Record
@@ -30,7 +31,7 @@ from dih20.wheels.provenance import members, record_of
 from dih20.wheels.repack import repack
 from dih20.wheels.store import Store, StoredWheel, sha256_of
 from dih20.wheels.verdicts import Verdict
-from dih20.wheels.workspace import alone, fresh
+from dih20.wheels.workspace import fresh
 
 if TYPE_CHECKING:
     import docker
@@ -67,7 +68,7 @@ class Builder:
         """Build, repack, inspect, import and store; or give what another build stored meanwhile."""
         name = f"{wanted.recipe.name}-{wanted.parts.identity[:12]}"
         work = self.scratch / "wheel-builds" / name
-        with alone(self.ui, work):
+        with only_holder(work.with_name(f"{name}.guard"), self.ui.line):
             log = self.scratch / "logs" / f"wheel-{name}.log"
             return self.store.find(wanted.parts.identity) or self._build(wanted, work, log)
 
