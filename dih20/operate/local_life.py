@@ -6,7 +6,7 @@ from typing import Any
 
 from dih20.console import Console
 from dih20.errors import LeftBehind
-from dih20.operate import local, processes
+from dih20.operate import launch, local, processes
 from dih20.operate.judged import ask
 from dih20.operate.local import LocalServer
 from dih20.operate.logs import show_lines
@@ -28,11 +28,11 @@ def serve(ui: Console, *, port: int, detach: bool, only_plan: bool) -> dict[str,
 
     for group in ("serve", "torch"):
         ensure(ui, group)
-    with ui.step("start", "the server") as step:
-        server = local.launch(port=port, dies_with_us=not detach)
-        step.note = f"{server.process.pid}, {server.endpoint.url}"
-    result = None
+    server, result = None, None
     try:
+        with ui.step("start", "the server") as step:
+            server = launch.launch(port=port, dies_with_us=not detach)
+            step.note = f"{server.process.pid}, {server.endpoint.url}"
         result = _result(server, _wait(ui, server))
         _how_to_ask(ui, server)
         if detach:
@@ -52,9 +52,11 @@ def serve(ui: Console, *, port: int, detach: bool, only_plan: bool) -> dict[str,
     return result
 
 
-def _end(ui: Console, server: LocalServer) -> None:
-    ui.line()
-    stop_server(ui, server)
+def _end(ui: Console, server: LocalServer | None) -> None:
+    """End a server that was started; what a launch that failed had started is ended already."""
+    if server is not None:
+        ui.line()
+        stop_server(ui, server)
 
 
 def _plan(port: int, detach: bool) -> Plan:

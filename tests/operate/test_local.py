@@ -8,16 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import dih20.groups
-from dih20.console import Console
+from dih20.console import Console, Step
 from dih20.errors import NotServing, UnfitToServe, UsageError
-from dih20.operate import local, local_life, processes, state
+from dih20.operate import launch, local, local_life, processes, state
 from dih20.operate.watch import Ready
 from dih20.paths import REPOSITORY
+
+FAKE = Path(__file__).with_name("fake_server.py")
 
 
 @pytest.fixture
@@ -50,12 +56,11 @@ def test_the_canary_is_served_found_again_asked_and_ended_without_a_trace(
     assert local.recorded() is None
 
 
-@pytest.mark.parametrize("moment", ["answers at", "curl", "Ctrl-C ends it", "a line of the log"])
-def test_an_interrupt_at_any_moment_ends_the_server(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ui: Console
-) -> None:
-    """An interrupt comes where it wants: while a line is printed as well."""
-    monkeypatch.setattr(dih20.groups, "ensure", lambda ui, group: None)
+@pytest.fixture
+def sleeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: None
+) -> Iterator[local.LocalServer]:
+    """A process that takes the place of a server which is ready at once."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = processes.find(child.pid)
     assert process is not None
@@ -64,11 +69,20 @@ def test_an_interrupt_at_any_moment_ends_the_server(
     server = local.LocalServer(
         process=process, instance="none", port=1, log=log, model="canary", drain_s=1.0
     )
-    monkeypatch.setitem(local._children, child.pid, child)
-    monkeypatch.setattr(local, "launch", lambda **_: server)
-    monkeypatch.setattr(
-        local_life, "_wait", lambda ui, server: Ready(seconds=1.0, gate={}, version={})
-    )
+    monkeypatch.setitem(local.children, child.pid, child)
+    monkeypatch.setattr(launch, "launch", lambda **_: server)
+    ready = Ready(seconds=1.0, gate={}, version={})
+    monkeypatch.setattr(local_life, "_wait", lambda ui, server: ready)
+    yield server
+    child.kill()
+    child.wait()
+
+
+@pytest.mark.parametrize("moment", ["answers at", "curl", "Ctrl-C ends it", "a line of the log"])
+def test_an_interrupt_at_any_moment_ends_the_server(
+    moment: str, sleeper: local.LocalServer, monkeypatch: pytest.MonkeyPatch, ui: Console
+) -> None:
+    """An interrupt comes where it wants: while a line is printed as well."""
     line = ui.line
 
     def interrupted(text: str = "", **style: str) -> None:
@@ -78,8 +92,87 @@ def test_an_interrupt_at_any_moment_ends_the_server(
 
     monkeypatch.setattr(ui, "line", interrupted)
     local_life.serve(ui, port=0, detach=False, only_plan=False)
-    assert child.returncode == -signal.SIGTERM
-    assert not processes.lives(process)
+    assert not processes.lives(sleeper.process)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_an_interrupt_while_the_start_is_printed_ends_the_server(
+    detach: bool, sleeper: local.LocalServer, monkeypatch: pytest.MonkeyPatch, ui: Console
+) -> None:
+    print_step = ui._print_step
+
+    def interrupted(step: Step) -> None:
+        print_step(step)
+        if step.verb == "start":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ui, "_print_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        local_life.serve(ui, port=0, detach=detach, only_plan=False)
+    assert not processes.lives(sleeper.process)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that is launched is the fake one."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {FAKE} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(launch, "sys", SimpleNamespace(executable=str(python)))
+
+
+def test_a_launch_that_is_broken_off_leaves_nothing_and_another_works_at_once(
+    fake: None, monkeypatch: pytest.MonkeyPatch, ui: Console
+) -> None:
+    """The server ignores TERM, and has workers in sessions of their own that do so too."""
+    instances: list[str] = []
+
+    def interrupted(server: local.LocalServer) -> None:
+        instances.append(server.instance)
+        local.write_state(server)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setenv("FAKE_ACT", "stubborn")
+        broken.setattr(launch, "write_state", interrupted)
+        broken.setattr(launch, "_END_WAIT_S", 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            launch.launch(port=0, dies_with_us=False)
+    left = processes.marked(instances[0])
+    processes.kill(left, wait_s=60)
+    assert left == []
+    server = launch.launch(port=0, dies_with_us=False)
+    assert local_life.stop_server(ui, server)["ended_by"] == "TERM"
+
+
+def test_of_two_launches_at_once_one_is_refused_and_the_other_stays_recorded(
+    fake: None, ui: Console
+) -> None:
+    def attempt(_: int) -> local.LocalServer | UsageError:
+        try:
+            return launch.launch(port=0, dies_with_us=False)
+        except UsageError as refused:
+            return refused
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(attempt, range(2)))
+    servers = [one for one in outcomes if isinstance(one, local.LocalServer)]
+    recorded = local.recorded()
+    for server in servers:
+        local_life.stop_server(ui, server)
+    assert recorded is not None
+    assert [server.instance for server in servers] == [recorded.instance], outcomes
+
+
+def test_what_another_server_has_recorded_is_not_forgotten_with_the_first(
+    sleeper: local.LocalServer,
+) -> None:
+    local.state_folder().mkdir(parents=True)
+    local.write_state(replace(sleeper, instance="another"))
+    local.forget(replace(sleeper, process=replace(sleeper.process, pid=0)))
+    recorded = local.recorded()
+    assert recorded is not None
+    assert recorded.instance == "another"
 
 
 @pytest.mark.torch
@@ -165,7 +258,7 @@ def test_a_server_whose_first_thread_has_ended_lives_until_the_others_have(
     child = subprocess.Popen([sys.executable, "-c", script])
     process = processes.find(child.pid)
     assert process is not None
-    monkeypatch.setitem(local._children, child.pid, child)
+    monkeypatch.setitem(local.children, child.pid, child)
     server = local.LocalServer(
         process=process, instance="none", port=1, log=tmp_path, model="canary", drain_s=1.0
     )
@@ -186,4 +279,4 @@ def test_a_server_whose_first_thread_has_ended_lives_until_the_others_have(
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none_is_a_usage_error(port: int) -> None:
     with pytest.raises(UsageError, match=f"port {port}"):
-        local.require_free("127.0.0.1", port)
+        launch.require_free("127.0.0.1", port)

@@ -17,7 +17,8 @@ from dih20.console import Console
 from dih20.errors import EngineStartFailed, GateFailed, NotServing, ToolError
 from dih20.operate import watch
 from dih20.operate.judged import ask
-from dih20.operate.local import LocalServer, _bound_port, _children
+from dih20.operate.launch import bound_port
+from dih20.operate.local import LocalServer, children
 from dih20.operate.processes import find
 from dih20.operate.watch import Ready, wait_ready
 
@@ -28,7 +29,7 @@ Start = Callable[[str], LocalServer]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Give a function that starts the fake server with an act."""
-    children: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def begin(act: str) -> LocalServer:
         log, file, port_file = (tmp_path / name for name in ("log", "settings.json", "port.json"))
@@ -42,17 +43,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 stdout=out,
                 stderr=out,
             )
-        children.append(child)
-        _children[child.pid] = child
+        started.append(child)
+        children[child.pid] = child
         process = find(child.pid)
         assert process is not None
-        port = _bound_port(port_file, child, log)
+        port = bound_port(port_file, child, log)
         return LocalServer(
             process=process, instance="mine", port=port, log=log, model="canary", drain_s=1.0
         )
 
     yield begin
-    for child in children:
+    for child in started:
         child.kill()
         child.wait()
 
