@@ -88,7 +88,8 @@ class Settings(Part):
     def why_not(self, *, is_canary: bool) -> str | None:
         """Give why this checkpoint cannot be served by so many ranks, or None.
 
-        The canary's Engram tables are small enough for a copy on each GPU.
+        The canary's Engram tables are small enough for a copy on each GPU, which is what the
+        engine is told to make (engines.deepinfer_engram.SERVED_GROUP).
         """
         if self.engine != "deepinfer" or self.ranks == 1 or is_canary:
             return None

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dih20.errors import ConfigError, EngineStartFailed
+from dih20.serve.engines import deepinfer_engram as engram
 from dih20.serve.engines.interface import EngineContext, EngineRequest
 from dih20.serve.settings import Part
 
@@ -20,7 +21,7 @@ _PORT_OFFSET = 50  # upstream's rendezvous listens on MASTER_PORT - 50
 # What a server wants and configs/engine.yaml may still change.
 _DEFAULTS = {
     "DEEPINFER_ACCELERATOR": "nvidia",
-    "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": "1",  # Engram's table on the GPU
+    engram.ON_GPU: "1",  # what a group of one needs
     "DEEPINFER_USE_MULTIMODAL_POOL": "0",  # else 8 GB of pinned memory for pictures
     # Every request passes its worker for pictures; one that is gone must not be waited for 30 min.
     "DEEPINFER_MULTI_MODAL_WORKER_TIMEOUT": "60",
@@ -56,6 +57,8 @@ def engine_arguments(
             f"expert_parallel_size {options.expert_parallel_size} with {context.ranks} ranks",
             "one rank for each share of the experts",
         )
+    if reason := engram.why_not(environment, engram.SERVED_GROUP):
+        raise _wrong(reason, f'{engram.ON_GPU}: "1", or left out')
     draft = int(environment.get(_NEXTN, _NEXTN_UPSTREAM))
     batch = options.max_num_batched_tokens
     fewest = max(options.max_num_seqs * (1 + draft), _BLOCK)
@@ -76,6 +79,7 @@ def engine_arguments(
         "chunked_prefill": options.chunked_prefill,
         "gpu_memory_utilization": options.gpu_memory_utilization,
         "expert_parallel_size": options.expert_parallel_size,
+        "engram_parallel_size": engram.SERVED_GROUP,
         "engine_rank": context.rank,
         "seed": options.seed,
         "disable_log_stats": True,

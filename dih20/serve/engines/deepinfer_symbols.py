@@ -31,8 +31,8 @@ _ENGINE, _ARGS = "engine/llm_engine.py", "engine/arg_utils.py"
 _SAMPLING, _STUB = "sampling_params.py", "_C/engine.pyi"
 ENGINE_ARGUMENTS = (
     "model", "served_model_name", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "chunked_prefill", "gpu_memory_utilization", "expert_parallel_size", "engine_rank", "seed",
-    "disable_log_stats", "stop_preempted_request", "offline_inference",
+    "chunked_prefill", "gpu_memory_utilization", "expert_parallel_size", "engram_parallel_size",
+    "engine_rank", "seed", "disable_log_stats", "stop_preempted_request", "offline_inference",
 )  # fmt: skip
 SAMPLING_ARGUMENTS = (
     "temperature", "top_p", "top_k", "ignore_eos", "max_tokens", "top_logprobs", "seq_seed",

@@ -22,6 +22,7 @@ from dih20.serve.engines.deepinfer_arguments import (
     rank_environment,
     sampling_arguments,
 )
+from dih20.serve.engines.deepinfer_engram import ON_GPU
 from dih20.serve.engines.deepinfer_finding import log_probs_are_the_models
 from dih20.serve.engines.deepinfer_symbols import ENGINE_ARGUMENTS, SAMPLING_ARGUMENTS
 from dih20.serve.engines.interface import Emission, EngineContext, EngineInfo, EngineRequest
@@ -83,13 +84,27 @@ def said(emissions: list[Emission]) -> list[int]:
 
 def test_configs_engine_yaml_is_what_the_engine_is_given() -> None:
     values = load_engine().model_dump()
-    environment = values.pop("environment")
+    environment = values.pop("environment") | {ON_GPU: "1"}  # what is served has copies
     options = DeepInferOptions.model_validate(values)
     given = engine_arguments(context(ranks=options.expert_parallel_size), options, environment)
     assert set(given) == set(ENGINE_ARGUMENTS)
     assert (given["max_model_len"], given["max_num_seqs"]) == (16384, 256)
     assert given["model"] == "/models/v41"
     assert given["expert_parallel_size"] == 8
+
+
+def test_every_gpu_has_a_copy_of_the_canarys_engram_tables() -> None:
+    options = DeepInferOptions(expert_parallel_size=2)
+    assert engine_arguments(context(ranks=2), options, {})["engram_parallel_size"] == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_copy_of_the_tables_lies_on_its_gpu_or_is_refused(ranks: int) -> None:
+    options = DeepInferOptions(expert_parallel_size=ranks)
+    with pytest.raises(ConfigError, match="host memory") as refused:
+        engine_arguments(context(ranks=ranks), options, {ON_GPU: "0"})
+    assert ON_GPU in refused.value.expected
+    assert rank_environment(context(), {})[ON_GPU] == "1"
 
 
 def test_sampling_is_asked_for_by_the_names_upstream_knows() -> None:

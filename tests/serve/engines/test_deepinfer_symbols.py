@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
-from dih20.serve.engines import deepinfer_arguments, deepinfer_symbols
+from dih20.serve.engines import deepinfer_arguments, deepinfer_engram, deepinfer_symbols
 from dih20.serve.engines.deepinfer_symbols import USED, complaints
-from tests.serve.engines.upstream import unpacked
+from tests.serve.engines.upstream import defined, unpacked
 
 FAKE = Path(__file__).parent / "fake_engine" / "deepinfer"
 
@@ -79,6 +81,45 @@ def test_every_variable_we_set_is_read_by_the_engine(package: Path) -> None:
     ours = {name for name in deepinfer_arguments._DEFAULTS if name.startswith("DEEPINFER_")}
     assert ours
     assert [name for name in sorted(ours) if not re.search(rf"^    {name} = ", known, re.M)] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "group"),
+    [(0, 8), (deepinfer_engram.SERVED_GROUP, 1)],
+    ids=["upstream's own", "ours"],
+)
+def test_a_copy_of_engrams_tables_for_each_of_eight_ranks_is_taken(
+    package: Path, given: int, group: int
+) -> None:
+    tree = ast.parse((package / "config.py").read_text(encoding="utf-8"))
+    (config,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "ParallelConfig"
+    )
+    made = defined([[config]], {"EngineType": Enum("EngineType", "NORMAL")})["ParallelConfig"](
+        data_parallel_size=0,
+        context_parallel_size=1,
+        expert_parallel_size=8,
+        engram_parallel_size=given,
+        engine_rank=7,
+        engine_group_rank=0,
+    )
+    assert (made.engram_parallel_size, made.data_parallel_size, made.world_size) == (group, 8, 8)
+
+
+def test_the_place_of_engrams_tables_is_read_as_upstream_reads_it(package: Path) -> None:
+    """Its own function over every spelling; not set, upstream says host memory."""
+    text = (package / "environ.py").read_text(encoding="utf-8")
+    assert f"    {deepinfer_engram.ON_GPU} = EnvVar(lambda v: _bool(v) or" in text
+    own = re.search(r"^def _bool\(.*?\n\n", text, re.M | re.S)
+    assert own, "the whole file is for Python 3.12"
+    upstream = defined([ast.parse(own[0]).body], {})["_bool"]
+    for value in ("1", "0", "", "false", "False", "true", "no"):
+        ours = deepinfer_engram.tables_on_gpu({deepinfer_engram.ON_GPU: value}, 8)
+        assert ours == upstream(value), value
+    assert deepinfer_engram.tables_on_gpu({}, 8) == upstream(None)
+    assert deepinfer_engram.tables_on_gpu({}, 1)
 
 
 def test_the_version_is_that_of_the_lock(package: Path) -> None:

@@ -12,6 +12,7 @@ class EngineArgs:
     seed: int = 0
     max_model_len: int | None = None
     expert_parallel_size: int = 1
+    engram_parallel_size: int = 0
     engine_rank: int = 0
     gpu_memory_utilization: float = 0.90
     max_num_batched_tokens: int | None = None
