@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dih20.config import EngineConfig
+from dih20.serve.engines.deepinfer_engram import tables_on_gpu
 
 NEXTN = "DEEPINFER_USE_NEXTN_DECODE"
 ZERO_OVERHEAD = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
@@ -13,7 +14,6 @@ STATE_RATIO = "DEEPINFER_NUM_STATE_SLOTS_RATIO"
 INDEX_MEMORY = "DEEPINFER_INDEX_ATTN_MEMORY_LIMIT"
 IMAGE_POOL = "DEEPINFER_USE_MULTIMODAL_POOL"
 IMAGE_POOL_GB = "DEEPINFER_MULTIMODAL_POOL_SIZE_GB"
-ENGRAM_ON_GPU = "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def derive(engine: EngineConfig) -> Derived:
         index_memory_bytes=_number(engine, INDEX_MEMORY, 10 * 2**30),
         image_pool=_switch(engine, IMAGE_POOL, on=True),
         image_pool_gb=_number(engine, IMAGE_POOL_GB, 8),
-        engram_on_gpu=_switch(engine, ENGRAM_ON_GPU, on=False),
+        engram_on_gpu=tables_on_gpu(engine.environment, engine.expert_parallel_size),
     )
 
 

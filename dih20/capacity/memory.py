@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 
 from dih20.capacity.engine_defaults import Derived, derive
+from dih20.capacity.engram import engram_bytes
+from dih20.capacity.index_logits import index_logits_bytes
 from dih20.capacity.model_shape import (
     COMPRESSED_RECORD,
     INDEX_RECORD,
@@ -65,9 +67,8 @@ def memory_of(
     """Give the memory of one GPU; pure."""
     card = card or CARDS["141"]
     derived = derive(engine)
-    weights = weights_of(engine, model, derived)
-    reference = EngineConfig(environment={"DEEPINFER_USE_NEXTN_DECODE": "0"})
-    explained = sum(weights_of(reference, V41_FLASH, derive(reference)).values())
+    weights = {**weights_of(engine, model), **engram_bytes(engine, model, derived)}
+    explained = sum(weights_of(EngineConfig(), V41_FLASH).values())
     not_explained = max(0, int(SEEN_GIB * GIB) - explained)
     working = working_bytes(engine, model, derived)
     states = 2 * derived.state_slots * state_bytes(model, derived)
@@ -87,8 +88,11 @@ def memory_of(
     )
 
 
-def weights_of(engine: EngineConfig, model: ModelShape, derived: Derived) -> dict[str, int]:
-    """Give the bytes of weights on each GPU by kind: experts are divided, the rest is on every GPU."""
+def weights_of(engine: EngineConfig, model: ModelShape) -> dict[str, int]:
+    """Give the bytes of weights on each GPU by kind: experts are divided, the rest is on every GPU.
+
+    Engram's tables are engram_bytes' matter.
+    """
     size = engine.expert_parallel_size
     expert = _fp8(2 * model.expert_inner, model.hidden) + _fp8(model.hidden, model.expert_inner)
     layers = model.layers + model.draft_layers
@@ -102,7 +106,7 @@ def weights_of(engine: EngineConfig, model: ModelShape, derived: Derived) -> dic
     indexer += 2 * model.index_heads * model.hidden
     compressor = 2 * (2 * model.ratio_two_sources + model.ratio_one_sources)
     concatenated = model.engram_rows_per_token * model.engram_width
-    weights = {
+    return {
         "experts": model.layers * (model.experts // size) * expert,
         "draft experts": model.draft_layers * (model.draft_experts // size) * expert,
         "attention": layers * attention + model.index_sources * indexer,
@@ -115,10 +119,6 @@ def weights_of(engine: EngineConfig, model: ModelShape, derived: Derived) -> dic
         "draft projection": _fp8(model.hidden, 3 * model.hidden) if model.draft_layers else 0,
         "vision": 2 * model.vision_parameters,
     }
-    if derived.engram_on_gpu:
-        row = model.engram_width + model.engram_width // 32
-        weights["engram tables"] = model.engram_rows * row // size
-    return weights
 
 
 def block_bytes(model: ModelShape) -> int:
@@ -149,7 +149,7 @@ def working_bytes(engine: EngineConfig, model: ModelShape, derived: Derived) -> 
     experts = int(
         1.8 * model.experts_per_token * row
     )  # the profile run makes one rank 1.8 times as busy
-    logits = min(derived.index_memory_bytes, 2 * derived.runtime_max_model_len * min(tokens, 8192))
+    logits = index_logits_bytes(model, derived)
     sampled = 3 * 4 * engine.max_num_seqs * model.vocab
     return tokens * (streams + attention + experts) + logits + sampled
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dih20.capacity.engine_defaults import derive
+from dih20.capacity.engram import table_bytes
 from dih20.capacity.memory import CARDS, GIB, SEEN_GIB, Card, Memory, memory_of
 from dih20.capacity.model_shape import V41_FLASH, ModelShape
 from dih20.capacity.rules import problems_of, require_startable
@@ -27,12 +28,18 @@ def capacity(ui: Console, *, card: str) -> dict[str, Any]:
         title=f"{V41_FLASH.name}, EP {engine.expert_parallel_size}",
     )
     ui.line(f"seen on eight H20 after loading, Engram tables elsewhere: {SEEN_GIB} GiB")
+    derived = derive(engine)
+    if not derived.engram_on_gpu:
+        tables, ranks = table_bytes(engine, V41_FLASH), engine.expert_parallel_size
+        ui.line(
+            f"Engram tables are in host memory: {_gib(tables)} GiB a rank, {_gib(tables * ranks)} in all, "
+            "twice that while they are loaded"
+        )
     ui.table(
         ["card", "budget", "weights and rest", "working*", "states", "cache tokens", "enough"],
         [_row(name, memory) for name, memory in memories.items()],
     )
     ui.line("GiB; * an estimate of one prefill batch: the engine measures it in its profile run")
-    derived = derive(engine)
     for each in cards:
         if not memories[each.name].fits and (batch := largest_batch(engine, V41_FLASH, each)):
             ui.line(

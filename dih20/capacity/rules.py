@@ -16,6 +16,7 @@ from dih20.capacity.engine_defaults import (
 from dih20.capacity.model_shape import TOKENS_PER_BLOCK, V41_FLASH, ModelShape
 from dih20.config import EngineConfig
 from dih20.errors import ConfigError
+from dih20.serve.engines import deepinfer_engram as engram
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ def problems_of(engine: EngineConfig, model: ModelShape = V41_FLASH) -> list[Pro
         *_lengths(engine, model, derived),
         *_batch(engine, derived),
         *_experts(engine, model),
+        *_engram(engine),
         *_pages(model),
         *_index_memory(model, derived),
         *_unproven(engine, model, derived),
@@ -89,6 +91,11 @@ def _experts(engine: EngineConfig, model: ModelShape) -> Iterator[Problem]:
                 f"{engine.expert_parallel_size} does not divide the {count} {what}",
                 f"a divisor of {model.experts} and {model.draft_experts}",
             )
+
+
+def _engram(engine: EngineConfig) -> Iterator[Problem]:
+    if reason := engram.why_not(engine.environment, engine.expert_parallel_size):
+        yield _refused(f"environment: {engram.ON_GPU}", reason, 'set it to "1", or leave it out')
 
 
 def _pages(model: ModelShape) -> Iterator[Problem]:
