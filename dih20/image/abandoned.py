@@ -13,6 +13,8 @@ import datetime
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from dih20.lock.engine import client_faults
+
 if TYPE_CHECKING:
     import docker
 
@@ -70,10 +72,8 @@ def _engine_time(client: docker.DockerClient) -> float:
 
 
 def _remove(container: Any) -> int:
-    from docker.errors import APIError
-
     # Its owner, or another build that cleans up, may be about to remove it as well.
-    with contextlib.suppress(APIError):
+    with contextlib.suppress(*client_faults()):
         container.remove(force=True)
         return 1
     return 0
