@@ -69,8 +69,9 @@ def test_codes_scales_and_values_are_told_apart(name: str) -> None:
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(2))
     codes, scales = quantise_groups(x, rule)
     a = dequantise_groups(codes, scales, rule)
+    steps = {"values_beyond_one_step": 0} if rule.values == "e2m1" else {}
     assert code_details(a, a.clone(), name) == {
-        "format": name, "codes_differ": 0.0, "scales_differ": 0.0,
+        "format": name, "codes_differ": 0.0, "scales_differ": 0.0, **steps,
     }  # fmt: skip
     if rule.scale == "ue8m0":
         details = code_details(a, a * 4, name)
@@ -81,7 +82,21 @@ def test_codes_scales_and_values_are_told_apart(name: str) -> None:
     details = code_details(a, flipped, name)
     assert details["scales_differ"] == 0.0
     assert details["codes_differ"] == pytest.approx(1 / codes.numel())
+    assert details.get("values_beyond_one_step", 1) == 1
     assert torch.equal(values_of_codes(codes, scales, name), a)
+
+
+def test_a_value_at_most_one_fp4_step_away_is_a_neighbour_also_across_an_exponent() -> None:
+    """A group's 6 may become 8, for which its exponent is the next one."""
+    a = torch.zeros(1, 64)
+    a[0, :3] = torch.tensor([6.0, 0.5, 3.0])
+    a[0, 32:34] = torch.tensor([6.0, 2.0])
+    b = a.clone()
+    b[0, :3] = torch.tensor([8.0, 1.0, 3.0 + 1.0])
+    details = code_details(a, b, "fp4_32_ue8m0")
+    assert (details["scales_differ"], details["values_beyond_one_step"]) == (0.5, 0)
+    b[0, 33] = 4.0  # two steps of the group's grid
+    assert code_details(a, b, "fp4_32_ue8m0")["values_beyond_one_step"] == 1
 
 
 def test_values_that_the_format_cannot_hold_are_said_to_be() -> None:
