@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from dih20.console import Console
 from dih20.operate.hosted import HostServer
@@ -36,11 +35,11 @@ def bring_answers(ui: Console, server: HostServer) -> str:
 
 def checkpoint_identity(server: HostServer, model: str | None) -> str:
     """Give the sha256 over config.json and index of the checkpoint as the container sees it; "" for the canary."""
-    if model is None or not server.life().is_running:
+    if model is None:
         return ""
     names = ("config.json", "model.safetensors.index.json")
-    done: Any = server.made.exec_run(["sha256sum", "--", *(f"{model}/{name}" for name in names)])
-    if done.exit_code != 0:
+    done = server.run(["sha256sum", "--", *(f"{model}/{name}" for name in names)])
+    if done is None or done.exit_code != 0:
         return ""
     sums = [line.split()[0] for line in done.output.decode().splitlines()]
     return hashlib.sha256(" ".join(sums).encode()).hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from dih20.console import Console
 from dih20.deploy.container import PERMISSION, SETTINGS
 from dih20.deploy.swap import start
 from dih20.errors import FellBack, StartFailed, ToolError
+from dih20.hosts.engine_faults import engine_faults
 from dih20.operate.evidence import bring_home
 from dih20.operate.hosted import HostServer
 from dih20.operate.hosted_stop import stop_server
@@ -36,9 +38,10 @@ class Choice:
 def change_over(ui: Console, new: Choice, old: Choice | None) -> Ready:
     """Give the ready new server; FellBack or StartFailed after a failure, with the evidence at home."""
     try:
-        if old is not None and old.server.life().is_running:
-            stop_server(ui, old.server)
-        return bring_up(ui, new)
+        with _engine_faults(new.server):
+            if old is not None and old.server.life().is_running:
+                stop_server(ui, old.server)
+            return bring_up(ui, new)
     except BaseException as fault:
         _go_back(ui, new, old, fault)
         raise
@@ -69,6 +72,11 @@ def bring_up(ui: Console, choice: Choice) -> Ready:
     return ready
 
 
+def _engine_faults(server: HostServer) -> AbstractContextManager[None]:
+    """Turn what the engine says against us into an error of ours, so that every way to fail goes back."""
+    return engine_faults(server.session.runner)
+
+
 def _one_token(server: HostServer, model: str) -> None:
     ask(server.endpoint, model, "天空是什么颜色？", max_tokens=1)
 
@@ -89,7 +97,8 @@ def _go_back(ui: Console, new: Choice, old: Choice | None, fault: BaseException)
             ) from fault
         return
     try:
-        ready = bring_up(ui, old)
+        with _engine_faults(old.server):
+            ready = bring_up(ui, old)
     except ToolError as again:
         second = _evidence(ui, old.server, again.found)
         raise StartFailed(
@@ -112,7 +121,8 @@ def _go_back(ui: Console, new: Choice, old: Choice | None, fault: BaseException)
 def _evidence(ui: Console, server: HostServer, why: str) -> str:
     """Give the folder with what was brought home; a host that is gone must not hide the first fault."""
     try:
-        folder = shown(bring_home(server, why))
+        with _engine_faults(server):
+            folder = shown(bring_home(server, why))
     except (ToolError, OSError) as lost:
         folder = f"none: {getattr(lost, 'found', lost)}"
     ui.line(f"  evidence: {folder}")
@@ -122,7 +132,8 @@ def _evidence(ui: Console, server: HostServer, why: str) -> str:
 def _end(ui: Console, server: HostServer, fault: BaseException) -> None:
     """End the new server; while anything of it is left, the old one cannot be started beside it."""
     try:
-        stop_server(ui, server)
+        with _engine_faults(server):
+            stop_server(ui, server)
     except ToolError as stuck:
         raise StartFailed(
             found=f"the new server failed ({getattr(fault, 'found', fault)}) and could not be ended: {stuck.found}",

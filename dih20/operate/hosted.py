@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dih20.config import HostConfig, load_host
@@ -87,6 +87,7 @@ class HostServer:
 
     session: Session
     made: Container
+    _tokens: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -116,10 +117,31 @@ class HostServer:
 
     def _token(self, file: str | None) -> str:
         """Give a bearer token that the server takes; "" when it asks for none."""
-        if not file or not self.life().is_running:
+        if not file:
             return ""
-        done: Any = self.made.exec_run(["head", "-n", "1", "--", str(file)])
-        return str(done.output.decode("utf-8", "replace")).strip() if done.exit_code == 0 else ""
+        if file not in self._tokens:
+            done = self.run(["head", "-n", "1", "--", file])
+            if done is None or done.exit_code != 0:
+                return ""
+            self._tokens[file] = str(done.output.decode("utf-8", "replace")).strip()
+        return self._tokens[file]
+
+    def run(self, argv: Sequence[str]) -> Any:
+        """Give exit code and output of a command in the container; None when it does not run."""
+        return self._while_it_runs(lambda: self.made.exec_run(list(argv)))
+
+    def _while_it_runs(self, ask: Callable[[], Any]) -> Any:
+        """Ask a container that runs; None when it does not, also when it ends between two looks."""
+        from docker.errors import APIError
+
+        if not self.life().is_running:
+            return None
+        try:
+            return ask()
+        except APIError:
+            if self.life().is_running:
+                raise
+            return None
 
     def others(self) -> list[str]:
         """Say what else of ours stands on the host, and what it is good for."""
@@ -139,13 +161,11 @@ class HostServer:
 
     def is_serving(self) -> bool:
         """Say whether it does more than wait: a server runs in it, or somebody works there."""
-        if not self.life().is_running:
-            return False
         return is_busy([command for _, command in self.processes()])
 
     def processes(self) -> list[tuple[int, str]]:
-        """Give pid, as the host counts, and command of each process in the container."""
-        top: Any = self.made.top(ps_args="-eww -o pid,args")
+        """Give pid, as the host counts, and command of each process in the container; none once it has ended."""
+        top = self._while_it_runs(lambda: self.made.top(ps_args="-eww -o pid,args")) or {}
         return [(int(row[0]), str(row[1])) for row in top.get("Processes") or []]
 
     def tail(self, lines: int) -> list[str]:

@@ -59,7 +59,7 @@ def stop_server(ui: Console, server: HostServer) -> Stopped:
     """End a container and prove it."""
     session = server.session
     with ui.step("stop", f"container {server.name}") as step:
-        before = _living(session, _pids(server))
+        before = _living(session, [pid for pid, _ in server.processes()])
         started = time.monotonic()
         was_running = server.life().is_running
         if was_running:
@@ -77,12 +77,6 @@ def stop_server(ui: Console, server: HostServer) -> Stopped:
 def _patience_s(server: HostServer) -> int:
     deadlines = Deadlines.model_validate(server.settings().get("deadlines") or {})
     return int(deadlines.drain_timeout_s + deadlines.close_timeout_s) + _MARGIN_S
-
-
-def _pids(server: HostServer) -> list[int]:
-    if not server.life().is_running:
-        return []
-    return [pid for pid, _ in server.processes()]
 
 
 def _living(session: Session, pids: list[int]) -> dict[int, str]:

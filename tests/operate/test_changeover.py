@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from dih20.console import Console
 from dih20.errors import (
@@ -55,7 +56,9 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def choice(name: str, *, running: bool = True) -> Choice:
     life = SimpleNamespace(is_running=running)
-    server: Any = SimpleNamespace(name=name, where="h", life=lambda: life)
+    runner = SimpleNamespace(name="h", require_connected=lambda: None)
+    session = SimpleNamespace(runner=runner)
+    server: Any = SimpleNamespace(name=name, where="h", life=lambda: life, session=session)
     return Choice(server=server, settings={})
 
 
@@ -98,6 +101,25 @@ def test_a_new_server_that_cannot_be_ended_never_gets_an_old_one_beside_it(stage
     stuck = LeftBehind(found="process 7 lives", expected="", remedy="reset the GPU")
     stage.fails |= {"up new": fault(), "stop new": stuck}
     with pytest.raises(StartFailed, match="process 7 lives"):
+        change(choice("old"))
+    assert "up old" not in stage.events
+
+
+@pytest.mark.parametrize("event", ["stop old", "up new"])
+def test_what_the_engine_says_against_a_step_brings_the_old_server_back(
+    stage: Stage, event: str
+) -> None:
+    stage.fails[event] = APIError("409 Conflict")
+    with pytest.raises(FellBack, match="409 Conflict"):
+        change(choice("old"))
+    assert stage.events[-3:] == ["evidence new", "stop new", "up old"]
+
+
+def test_what_the_engine_says_against_evidence_or_end_is_said_with_the_first_fault(
+    stage: Stage,
+) -> None:
+    stage.fails |= {"up new": fault(), "evidence new": APIError("500"), "stop new": APIError("409")}
+    with pytest.raises(StartFailed, match=r"no torch.*could not be ended.*409"):
         change(choice("old"))
     assert "up old" not in stage.events
 

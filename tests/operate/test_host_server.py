@@ -1,0 +1,60 @@
+"""A container of a host as a server, where it ends while it is looked at: with a scripted engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import APIError
+
+from dih20.operate.hosted import HostServer
+
+
+class ScriptedContainer:
+    """Runs for a number of looks; the engine refuses what is asked of one that does not run."""
+
+    def __init__(self, looks: int, *, is_broken: bool = False) -> None:
+        self.looks, self.is_broken, self.execs = looks, is_broken, 0
+        self.name = "di-h20"
+        self.attrs: dict[str, Any] = {}
+
+    def reload(self) -> None:
+        self.attrs = {"State": {"Running": self.looks > 0, "ExitCode": 0}}
+        self.looks -= 1
+
+    def top(self, ps_args: str) -> dict[str, Any]:
+        self._refuse()
+        return {"Processes": [["7", "python3 -m dih20.serve"]]}
+
+    def exec_run(self, argv: list[str]) -> Any:
+        self._refuse()
+        self.execs += 1
+        return SimpleNamespace(exit_code=0, output=b"secret\n")
+
+    def _refuse(self) -> None:
+        if self.looks <= 0 or self.is_broken:
+            raise APIError("409 Conflict: container di-h20 is not running")
+
+
+def server(made: ScriptedContainer) -> HostServer:
+    given: Any = (SimpleNamespace(), made)
+    return HostServer(session=given[0], made=given[1])
+
+
+def test_a_container_that_ends_between_two_looks_has_no_processes_and_gives_no_token() -> None:
+    assert server(ScriptedContainer(1)).processes() == []
+    assert not server(ScriptedContainer(1)).is_serving()
+    assert server(ScriptedContainer(1))._token("/tokens") == ""
+
+
+def test_what_the_engine_refuses_of_a_container_that_runs_on_is_an_error() -> None:
+    with pytest.raises(APIError):
+        server(ScriptedContainer(9, is_broken=True)).processes()
+
+
+def test_a_token_is_read_once_from_a_container_that_gives_one() -> None:
+    made = ScriptedContainer(9)
+    asked = server(made)
+    assert [asked._token("/tokens") for _ in range(3)] == ["secret"] * 3
+    assert made.execs == 1
