@@ -14,6 +14,9 @@ from dih20.errors import DeployLocked
 from dih20.hosts.runner import Runner
 
 _STALE_AFTER_S = 2 * 3600
+# Whoever makes the folder writes its name into it next, and removes the name first: both take a moment.
+_NOTE_WITHIN_S = 3.0
+_LOOK_EVERY_S = 0.2
 
 
 @contextmanager
@@ -38,16 +41,15 @@ def deploy_lock(runner: Runner, work_dir: str, what: str) -> Iterator[None]:
 
 
 def _locked(runner: Runner, folder: str) -> DeployLocked:
-    read = runner.run(["cat", "--", f"{folder}/holder"], check=False)
-    exists = read.ok or runner.run(["test", "-d", folder], check=False).ok
-    if not exists:
+    note = _note(runner, folder)
+    if note is None:
         return DeployLocked(
             found=f"the lock {folder} on {runner.name} could not be made, and is not there either",
             expected="a folder that this login may write to, or a lock that was just released",
             remedy=f"repeat; if it happens again, see who may write to {folder.rpartition('/')[0]}",
         )
     try:
-        holder = json.loads(read.text)
+        holder = json.loads(note)
         age_s = max(0, int(time.time()) - int(holder["since"]))
         text = f"{holder['who']}, pid {holder['pid']}, since {age_s // 60} min ({holder['what']})"
     except (ValueError, KeyError, TypeError):
@@ -59,6 +61,20 @@ def _locked(runner: Runner, folder: str) -> DeployLocked:
         expected="one deploy at a time",
         remedy=remedy if stale else f"wait for it to end; {remedy}",
     )
+
+
+def _note(runner: Runner, folder: str) -> str | None:
+    """Give what the holder says of itself; "" when it says nothing for a while, None without a lock."""
+    until = time.monotonic() + _NOTE_WITHIN_S
+    while True:
+        read = runner.run(["cat", "--", f"{folder}/holder"], check=False)
+        if read.ok and read.text:
+            return read.text
+        if not runner.run(["test", "-d", folder], check=False).ok:
+            return None
+        if time.monotonic() > until:
+            return ""
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _why_stale(holder: dict[str, object], age_s: int) -> str:
