@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dih20.console import Console
-from dih20.deploy.container import PERMISSION, SETTINGS
-from dih20.deploy.swap import start
+from dih20.deploy.container import SETTINGS
 from dih20.errors import FellBack, StartFailed, ToolError
 from dih20.hosts.engine_faults import engine_faults
 from dih20.operate.evidence import bring_home
@@ -55,10 +54,9 @@ def bring_up(ui: Console, choice: Choice) -> Ready:
     with ui.step("start", f"the server in {server.name}") as step:
         if server.is_serving():
             stop_server(ui, server)
-        if not server.life().is_running:
-            start(server.made)
+        server.wake()
         server.write(SETTINGS, json.dumps(values, indent=1).encode())
-        server.permit(PERMISSION, instance)
+        server.permit(instance)
         step.note = f"instance {instance}"
     with ui.step("wait", "for the known answers") as step:
         ready = wait_ready(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dih20.config import HostConfig, load_host
 from dih20.console import Console
-from dih20.deploy.container import SETTINGS, run_folder
-from dih20.deploy.swap import find
+from dih20.deploy.container import PERMISSION, SETTINGS, run_folder
+from dih20.deploy.swap import find, start
 from dih20.errors import ContainerConflict, NotServing, UsageError
 from dih20.hosts.engine_faults import engine_faults
 from dih20.hosts.facts import container_names, made_by_us
@@ -190,10 +190,20 @@ class HostServer:
         argv = ["sh", "-c", _WRITE, "sh", f"{self.folder}/{name}"]
         self.session.runner.run(argv, stdin=text)
 
-    def permit(self, pipe: str, start: str) -> None:
-        """Let the waiting container start its server."""
+    def wake(self) -> None:
+        """Start a stopped container: it only waits, until it gets its permission.
+
+        One that was stopped while it waited has left its pipe, and a permission written to that before the
+        container has made another would reach nobody.
+        """
+        if not self.life().is_running:
+            self.session.runner.run(["rm", "-f", "--", f"{self.folder}/{PERMISSION}"])
+            start(self.made)
+
+    def permit(self, instance: str) -> None:
+        """Let the waiting container start its server, under the name of this start."""
         self.session.runner.run(
-            ["timeout", "30", "sh", "-c", _PERMIT, "sh", f"{self.folder}/{pipe}", start]
+            ["timeout", "30", "sh", "-c", _PERMIT, "sh", f"{self.folder}/{PERMISSION}", instance]
         )
 
 

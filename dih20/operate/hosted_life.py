@@ -11,7 +11,6 @@ from dih20.capacity.rules import require_startable
 from dih20.config import EngineConfig, load_engine
 from dih20.console import Console
 from dih20.deploy.lock import deploy_lock
-from dih20.deploy.swap import start
 from dih20.errors import FellBack, NotServing, StartFailed, UsageError
 from dih20.operate.answers import bring_answers, checkpoint_identity, send_answers
 from dih20.operate.changeover import Choice, change_over
@@ -47,7 +46,7 @@ def serve(ui: Console, host: str, *, canary: bool, record: bool, only_plan: bool
             ui.line(f"{old.name} on {session.host.name} serves this already; nothing was done")
             return {**_told(session, wanted.settings(old)), "plan": plan.as_dict()}
         with deploy_lock(session.runner, session.host.work_dir, f"serve {new.name}"):
-            _wake(new)
+            new.wake()
             settings = wanted.settings(new)
             with _removed_when_it_fails(session, new, old):
                 ready = _put_in_service(ui, session, new, old, settings)
@@ -85,12 +84,6 @@ class _Wanted:
             checkpoint=checkpoint_identity(server, self.serving.model),
             record=self.record,
         )
-
-
-def _wake(server: HostServer) -> None:
-    """Start a stopped container: it only waits, until it gets its permission."""
-    if not server.life().is_running:
-        start(server.made)
 
 
 def _serving(session: Session) -> HostServer | None:
@@ -189,7 +182,7 @@ def rollback(ui: Console, host: str, *, only_plan: bool) -> dict[str, Any]:
         if only_plan:
             return plan.as_dict()
         with deploy_lock(session.runner, session.host.work_dir, f"rollback to {previous}"):
-            _wake(new)
+            new.wake()
             ready = _put_in_service(ui, session, new, old, settings, going_back=True)
             _exchange_names(session, new)
         _how_to_ask(ui, session, settings)

@@ -18,10 +18,15 @@ class ScriptedContainer:
         self.looks, self.is_broken, self.execs = looks, is_broken, 0
         self.name = "di-h20"
         self.attrs: dict[str, Any] = {}
+        self.labels = {"dih20.config": "c" * 64}
+        self.events: list[str] = []
 
     def reload(self) -> None:
         self.attrs = {"State": {"Running": self.looks > 0, "ExitCode": 0}}
         self.looks -= 1
+
+    def start(self) -> None:
+        self.events.append("start")
 
     def top(self, ps_args: str) -> dict[str, Any]:
         self._refuse()
@@ -38,8 +43,10 @@ class ScriptedContainer:
 
 
 def server(made: ScriptedContainer) -> HostServer:
-    given: Any = (SimpleNamespace(), made)
-    return HostServer(session=given[0], made=given[1])
+    runner = SimpleNamespace(run=lambda argv: made.events.append(" ".join(argv)))
+    session: Any = SimpleNamespace(runner=runner, host=SimpleNamespace(work_dir="/work"))
+    container: Any = made
+    return HostServer(session=session, made=container)
 
 
 def test_a_container_that_ends_between_two_looks_has_no_processes_and_gives_no_token() -> None:
@@ -58,3 +65,11 @@ def test_a_token_is_read_once_from_a_container_that_gives_one() -> None:
     asked = server(made)
     assert [asked._token("/tokens") for _ in range(3)] == ["secret"] * 3
     assert made.execs == 1
+
+
+def test_a_pipe_that_a_stopped_container_left_is_gone_before_the_container_starts() -> None:
+    stopped, waiting = ScriptedContainer(0), ScriptedContainer(9)
+    server(stopped).wake()
+    assert stopped.events == [f"rm -f -- /work/run/{'c' * 12}/permission", "start"]
+    server(waiting).wake()
+    assert waiting.events == []
