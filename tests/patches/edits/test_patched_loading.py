@@ -116,10 +116,53 @@ class Reader:
         return joined.view(torch.float8_e8m0fnu if is_scale else torch.int8)
 
 
+class Log:
+    """The engine's logger; keeps what it is told, by level."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def info(self, text: str) -> None:
+        self.told.append(("info", text))
+
+    def warning(self, text: str) -> None:
+        self.told.append(("warning", text))
+
+
+def test_inexact_experts_are_told_once_with_the_worst(
+    patched: Path, hopper: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, log, tensors = materialized(patched, 4, 128, 384), Log(), {}
+    for expert, lowest in enumerate((125, 111, 110, 90)):  # below 125: 0, 14, 15 and 35 places
+        tensors[f"e{expert}"] = torch.full((128, 192), 0x11, dtype=torch.uint8)  # 0.5 each
+        scales = torch.full((128, 12), 125, dtype=torch.uint8)
+        scales[0, 0] = lowest
+        tensors[f"e{expert}.scale"] = scales
+    tensors["e3.scale"][1, 0] = 90
+    load = function(
+        patched,
+        WEIGHTS,
+        "_load_expert_params",
+        torch=torch,
+        logger=log,
+        _local_expert_ids=lambda model, params: {"l": (0, 1, 2, 3)},
+        _TensorReader=lambda hf_dir, index: nullcontext(Reader(tensors)),
+        scale_name=lambda name: f"{name}.scale",
+    )
+    names = tuple((f"e{expert}",) for expert in range(4))
+    coverage = SimpleNamespace(expert_tensors={"l": names}, weight_map={})
+    assert load(None, {"l": made}, coverage, Path())["experts"] == 4
+    ((level, text),) = log.told
+    assert level == "warning"
+    assert text.startswith("inexact experts: 2 of 4, worst l[3]: lossy: 64 of 49152 values")
+    assert "span at most 2^14" in text
+    assert not caplog.records, "and not once for each"
+
+
 def test_fp4_experts_are_loaded_as_the_same_values_in_fp8(patched: Path, hopper: None) -> None:
     from h20_ops.formats import decode_e2m1, decode_ue8m0, unpack_nibbles
 
-    made = materialized(patched, 2, 256, 384)
+    made, log = materialized(patched, 2, 256, 384), Log()
     tensors = {}
     for expert in range(4):
         for part in ("w1", "w3"):
@@ -131,6 +174,7 @@ def test_fp4_experts_are_loaded_as_the_same_values_in_fp8(patched: Path, hopper:
         WEIGHTS,
         "_load_expert_params",
         torch=torch,
+        logger=log,
         _local_expert_ids=lambda model, params: {"layer.linear1": (3, 1)},
         _TensorReader=lambda hf_dir, index: nullcontext(Reader(tensors)),
         scale_name=lambda name: f"{name}.scale",
@@ -141,6 +185,7 @@ def test_fp4_experts_are_loaded_as_the_same_values_in_fp8(patched: Path, hopper:
     )
     stats = load(None, {"layer.linear1": made}, coverage, Path())
     assert stats == {"expert_params": 1, "experts": 2, "expert_skipped": 1}
+    assert log.told == [("info", "inexact experts: 0 of 2")]
     for local, expert in enumerate((3, 1)):
         packed = torch.cat([tensors[name] for name in names[expert]])
         scale = torch.cat([tensors[f"{name}.scale"] for name in names[expert]])
