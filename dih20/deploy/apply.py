@@ -16,6 +16,7 @@ from dih20.deploy.container import run_folder
 from dih20.deploy.inside import Outcome, check_inside, read_back_created, read_back_inside
 from dih20.deploy.layer import make_layer
 from dih20.deploy.lock import deploy_lock
+from dih20.deploy.names import finish_names
 from dih20.deploy.plan import conflict, make_plan
 from dih20.deploy.shipping import ship_image, ship_tree, ship_wheels
 from dih20.deploy.swap import (
@@ -55,6 +56,8 @@ def deploy(
 ) -> dict[str, Any]:
     """Put what is wanted on its host; gives the plan and what stands there, as plain values."""
     with _reached(ui, wanted, replace, accept_host_key) as (runner, facts):
+        if not only_plan:
+            facts = _with_names_finished(ui, runner, facts, wanted)
         plan = make_plan(facts, wanted, replace=replace)
         _show_and_refuse(ui, facts, wanted, plan, replace=replace)
         result: dict[str, Any] = {"plan": plan.as_dict(), "image": wanted.runtime_tag}
@@ -101,6 +104,19 @@ def _reached(
             ui.plan(make_plan(None, wanted, replace=replace))
             raise
         yield runner, facts
+
+
+def _with_names_finished(
+    ui: Console, runner: SshRunner, facts: HostFacts, wanted: Wanted
+) -> HostFacts:
+    """Give the facts after a change of names that had broken off is finished; a plan alone leaves it."""
+    host = wanted.host
+    if not facts.containers or facts.container(host.container) is not None:
+        return facts
+    with engine_faults(runner):
+        if not finish_names(ui, runner, runner.docker(), host):
+            return facts
+    return gather(runner, host)
 
 
 def _show_and_refuse(

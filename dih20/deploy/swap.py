@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
 from dih20.deploy.container import ContainerSpec
+from dih20.deploy.names import runs_server
 from dih20.errors import ContainerConflict, DeployError, ToolError
 from dih20.hosts.facts import container_names, made_by_us
 from dih20.paths import build_dir, shown
@@ -163,6 +164,12 @@ def _remove_ours(client: docker.DockerClient, name: str) -> None:
             found=f"container {name} is not ours: id {leftover.short_id}",
             expected=f"the name {name} free, or held by a container that this tool made",
             remedy=f"ask whose it is; rename it with `docker rename {name} OTHER-NAME`, then repeat",
+        )
+    if runs_server(leftover):
+        raise ContainerConflict(
+            found=f"container {name} ({leftover.short_id}) serves: a change-over to it broke off",
+            expected=f"only the container in service to serve, under {name.rpartition('-')[0]}",
+            remedy="run `./inv serve --host NAME`, which gives it the name, or `./inv stop --host NAME`; then repeat",
         )
     leftover.remove(force=True)
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from dih20.config import HostConfig, load_host
 from dih20.console import Console
 from dih20.deploy.container import PERMISSION, SETTINGS, run_folder
+from dih20.deploy.names import finish_names
 from dih20.deploy.swap import find, start
 from dih20.errors import ContainerConflict, NotServing, UsageError
 from dih20.hosts.engine_faults import engine_faults
 from dih20.hosts.facts import container_names, made_by_us
-from dih20.hosts.facts.engine import is_busy
+from dih20.hosts.facts.engine import has_server, is_busy
 from dih20.hosts.ssh import SshRunner, connect
 from dih20.operate.endpoint import Endpoint, through
 from dih20.operate.placed import Life
@@ -57,6 +58,10 @@ class Session:
         """Give the names: in service, the one before it, the one that waits to take its place."""
         return container_names(self.host.container)
 
+    def finish_names(self) -> None:
+        """Finish a change of names that broke off."""
+        finish_names(self.ui, self.runner, self.client, self.host)
+
     def container(self, name: str) -> HostServer | None:
         """Give a container of ours by its name."""
         found = find(self.client, name)
@@ -70,9 +75,19 @@ class Session:
             )
         return HostServer(session=self, made=found)
 
+    def serving(self) -> HostServer | None:
+        """Give the container that does more than wait; a change-over that broke off left it another name."""
+        name, previous, upcoming = self.names
+        if (current := self.container(name)) and current.is_serving():
+            return current
+        for other in (upcoming, previous):
+            if (server := self.container(other)) and server.runs_server():
+                return server
+        return None
+
     def require_server(self) -> HostServer:
         """Give the container in service, whatever state it is in."""
-        if server := self.container(self.names[0]):
+        if server := self.serving() or self.container(self.names[0]):
             return server
         raise NotServing(
             found=f"{self.host.name} has no container {self.names[0]}",
@@ -147,9 +162,9 @@ class HostServer:
         """Say what else of ours stands on the host, and what it is good for."""
         _, previous, upcoming = self.session.names
         told = []
-        if self.session.container(upcoming):
+        if self.name != upcoming and self.session.container(upcoming):
             told.append(f"{upcoming} waits for ./inv serve --host {self.where}")
-        if self.session.container(previous):
+        if self.name != previous and self.session.container(previous):
             told.append(f"{previous} is there for ./inv rollback --host {self.where}")
         return told
 
@@ -162,6 +177,9 @@ class HostServer:
     def is_serving(self) -> bool:
         """Say whether it does more than wait: a server runs in it, or somebody works there."""
         return is_busy([command for _, command in self.processes()])
+
+    def runs_server(self) -> bool:
+        return has_server([command for _, command in self.processes()])
 
     def processes(self) -> list[tuple[int, str]]:
         """Give pid, as the host counts, and command of each process in the container; none once it has ended."""

@@ -11,6 +11,7 @@ from dih20.capacity.rules import require_startable
 from dih20.config import EngineConfig, load_engine
 from dih20.console import Console
 from dih20.deploy.lock import deploy_lock
+from dih20.deploy.names import rolled_back
 from dih20.errors import FellBack, NotServing, StartFailed, UsageError
 from dih20.operate.answers import bring_answers, checkpoint_identity, send_answers
 from dih20.operate.changeover import Choice, change_over
@@ -34,15 +35,19 @@ def serve(ui: Console, host: str, *, canary: bool, record: bool, only_plan: bool
     wanted = _Wanted(serving=serving, engine=load_engine(), record=record)
     wanted.check(ui)
     with on_host(ui, host) as session:
-        upcoming = session.names[2]
-        new = session.container(upcoming) or session.require_server()
-        old = _serving(session)
+        if not only_plan:
+            session.finish_names()
+        new = session.container(session.names[2]) or session.require_server()
+        old = session.serving()
         steady = old is not None and old.name == new.name and _is_steady(old, wanted.settings(old))
         plan = _plan(session, new, old, steady=steady)
         ui.plan(plan)
         if only_plan:
             return plan.as_dict()
         if steady and old is not None:
+            if old.name != session.names[0]:
+                with deploy_lock(session.runner, session.host.work_dir, f"name {old.name}"):
+                    _take_name(session, old)
             ui.line(f"{old.name} on {session.host.name} serves this already; nothing was done")
             return {**_told(session, wanted.settings(old)), "plan": plan.as_dict()}
         with deploy_lock(session.runner, session.host.work_dir, f"serve {new.name}"):
@@ -50,8 +55,7 @@ def serve(ui: Console, host: str, *, canary: bool, record: bool, only_plan: bool
             settings = wanted.settings(new)
             with _removed_when_it_fails(session, new, old):
                 ready = _put_in_service(ui, session, new, old, settings)
-            if new.name == upcoming:
-                _take_names(session, new)
+            _take_name(session, new)
             recorded = bring_answers(ui, new) if record else ""
         _how_to_ask(ui, session, settings)
         told = _told(session, settings, ready)
@@ -84,12 +88,6 @@ class _Wanted:
             checkpoint=checkpoint_identity(server, self.serving.model),
             record=self.record,
         )
-
-
-def _serving(session: Session) -> HostServer | None:
-    """Give the container in service when it does more than wait."""
-    current = session.container(session.names[0])
-    return current if current is not None and current.is_serving() else None
 
 
 def _is_steady(server: HostServer, settings: Settings) -> bool:
@@ -132,14 +130,19 @@ def _removed_when_it_fails(
     try:
         yield
     except (FellBack, StartFailed):
-        if old is not None and new.name == session.names[2]:
+        is_beside = old is not None and old.name != new.name
+        if is_beside and new.name == session.names[2]:
             new.made.remove(force=True)
         raise
 
 
-def _take_names(session: Session, new: HostServer) -> None:
-    """Let the new one take the name; the old one is kept as NAME-previous."""
-    name, previous, _ = session.names
+def _take_name(session: Session, new: HostServer) -> None:
+    """Let the new one take the name; the one that has it is kept as NAME-previous."""
+    name, previous, upcoming = session.names
+    if new.name == previous:
+        _exchange_names(session, new)
+    if new.name != upcoming:
+        return
     current = session.container(name)
     if current is not None:
         if former := session.container(previous):
@@ -167,6 +170,8 @@ def _plan(session: Session, new: HostServer, old: HostServer | None, *, steady: 
 def rollback(ui: Console, host: str, *, only_plan: bool) -> dict[str, Any]:
     """Put the container before this one in service again, with the settings it served with."""
     with on_host(ui, host) as session:
+        if not only_plan:
+            session.finish_names()
         previous = session.names[1]
         new = session.container(previous)
         if new is None or not new.settings():
@@ -175,7 +180,7 @@ def rollback(ui: Console, host: str, *, only_plan: bool) -> dict[str, Any]:
                 expected="the container before this one, which `inv serve` keeps",
                 remedy=f"`docker ps -a` on the host shows what there is; `./inv deploy --host {host}` makes a new one",
             )
-        old = _serving(session)
+        old = session.serving()
         settings = Settings.model_validate(new.settings())
         plan = _plan(session, new, old, steady=False)
         ui.plan(plan)
@@ -193,10 +198,13 @@ def _exchange_names(session: Session, new: HostServer) -> None:
     name, previous, _ = session.names
     current = session.container(name)
     if current is not None:
-        current.made.rename(f"{name}-rolled-back")
+        if former := session.container(rolled_back(name)):
+            former.made.remove(force=True)
+        current.made.rename(rolled_back(name))
     new.made.rename(name)
     if current is not None:
         current.made.rename(previous)
+    new.made.reload()
 
 
 def _tunnel(session: Session, settings: Settings) -> str:

@@ -39,6 +39,8 @@ class Stopped:
 def stop(ui: Console, host: str, *, only_plan: bool) -> dict[str, Any]:
     """Stop the container in service; one that does not run is said to be stopped."""
     with on_host(ui, host) as session:
+        if not only_plan:
+            session.finish_names()
         server = session.require_server()
         running = server.life().is_running
         plan = Plan(

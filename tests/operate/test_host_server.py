@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
-from dih20.operate.hosted import HostServer
+from dih20.console import Console
+from dih20.errors import NotServing
+from dih20.operate.hosted import HostServer, Session
 
 
 class ScriptedContainer:
@@ -18,7 +20,8 @@ class ScriptedContainer:
         self.looks, self.is_broken, self.execs = looks, is_broken, 0
         self.name = "di-h20"
         self.attrs: dict[str, Any] = {}
-        self.labels = {"dih20.config": "c" * 64}
+        self.labels = {"dih20.owner": "dih20", "dih20.config": "c" * 64}
+        self.status = "running" if looks > 0 else "exited"
         self.events: list[str] = []
 
     def reload(self) -> None:
@@ -73,3 +76,29 @@ def test_a_pipe_that_a_stopped_container_left_is_gone_before_the_container_start
     assert stopped.events == [f"rm -f -- /work/run/{'c' * 12}/permission", "start"]
     server(waiting).wake()
     assert waiting.events == []
+
+
+def test_a_server_that_a_broken_change_over_left_under_another_name_is_the_one_in_service(
+    ui: Console,
+) -> None:
+    def in_service(**looks: int) -> str:
+        made = {f"di-h20{name}": ScriptedContainer(count) for name, count in looks.items()}
+
+        def get(name: str) -> ScriptedContainer:
+            if name not in made:
+                raise NotFound(name)
+            return made[name]
+
+        given: Any = SimpleNamespace(name="h", container="di-h20", containers=None)
+        client: Any = SimpleNamespace(containers=SimpleNamespace(get=get))
+        session = Session(ui=ui, host=given, runner=given, client=client)
+        found: Any = session.require_server().made
+        return next(name for name, one in made.items() if one is found)
+
+    assert in_service(**{"": 9, "-previous": 0, "-next": 0}) == "di-h20"
+    assert in_service(**{"": 0, "-previous": 0, "-next": 9}) == "di-h20-next"
+    assert in_service(**{"": 0, "-previous": 9}) == "di-h20-previous"
+    assert in_service(**{"-previous": 0, "-next": 9}) == "di-h20-next"
+    assert in_service(**{"": 0, "-previous": 0, "-next": 0}) == "di-h20"
+    with pytest.raises(NotServing):
+        in_service(**{"-previous": 0})

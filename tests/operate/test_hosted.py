@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import DockerException
+from docker.models.containers import Container
 
 from dih20.config import HostConfig
 from dih20.console import Console
 from dih20.deploy.apply import deploy
 from dih20.deploy.wanted import WantedImage
-from dih20.errors import FellBack, LeftBehind, NotServing, StartFailed, UnfitToServe
+from dih20.errors import DeployError, FellBack, LeftBehind, NotServing, StartFailed, UnfitToServe
 from dih20.operate import hosted_life, hosted_stop, state
 from dih20.operate.hosted import on_host
 from tests.deploy.stand import wanted_for
@@ -119,13 +121,26 @@ def test_a_server_is_checked_started_asked_left_alone_and_stopped(
 
 
 def test_an_upgrade_takes_over_a_rollback_takes_it_back_and_a_failing_one_falls_back(
-    put: Put, host: HostConfig, clean_host: Any, ui: Console, own_build_folder: Path
+    put: Put,
+    host: HostConfig,
+    clean_host: Any,
+    ui: Console,
+    own_build_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = put("well")
     serve(ui, host)
     second = put("slow")  # beside the one that serves
     assert status_of(clean_host, "di-h20") == (first, "running")
-    assert serve(ui, host)["container"] == second
+    with monkeypatch.context() as broken:
+        broken.setattr(Container, "rename", _broken_after_the_first(Container.rename))
+        with pytest.raises(DeployError, match="broke off"):
+            serve(ui, host)
+    assert names(clean_host) == {"di-h20-previous", "di-h20-next"}
+    instance = state.status(ui, host.name)["start"]["instance"]
+    taken = serve(ui, host)  # finishes the change of names, and lets the server go on
+    assert (taken["container"], taken["instance"]) == (second, instance)
+    assert status_of(clean_host, "di-h20") == (second, "running")
     assert status_of(clean_host, "di-h20-previous") == (first, "exited")
     back = hosted_life.rollback(ui, host.name, only_plan=False)
     assert back["container"] == first
@@ -148,6 +163,19 @@ def test_an_upgrade_takes_over_a_rollback_takes_it_back_and_a_failing_one_falls_
     instance = state.status(ui, host.name)["start"]["instance"]
     assert instance != back["instance"]  # it was started and gated anew
     assert names(clean_host) == {"di-h20", "di-h20-previous"}
+
+
+def _broken_after_the_first(rename: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    """Give a rename of containers that works once."""
+    done: list[str] = []
+
+    def once(container: Any, name: str) -> None:
+        if done:
+            raise DockerException("the connection broke off")
+        rename(container, name)
+        done.append(name)
+
+    return once
 
 
 def test_a_first_start_that_fails_says_that_nothing_serves(

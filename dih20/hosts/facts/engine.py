@@ -122,11 +122,17 @@ def parse_containers(result: Result) -> tuple[Container, ...]:
 
 
 _IDLE = ("di-launch", "sleep infinity")
+_SERVER = "dih20.serve"
 
 
 def is_busy(commands: Sequence[str]) -> bool:
     """Say whether a container's processes do more than wait for the permission to serve."""
     return any(not command.rstrip().endswith(_IDLE) for command in commands)
+
+
+def has_server(commands: Sequence[str]) -> bool:
+    """Say whether a server has been started among a container's processes; one that waits has none."""
+    return is_busy([command for command in commands if _SERVER in command])
 
 
 def busy(docker: str, env: Env, name: str) -> Fact[bool]:
