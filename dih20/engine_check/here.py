@@ -77,23 +77,29 @@ def card() -> str:
 
 
 def commit() -> str:
-    """Give the commit of the sources here: DIH20_COMMIT, a file COMMIT beside them, or what git says."""
+    """Give the commit of the sources here: DIH20_COMMIT, a file COMMIT beside them, or what git says.
+
+    git's ends in -changed where files differ from it, as the bundle's does.
+    """
     if given := os.environ.get("DIH20_COMMIT"):
         return given
     beside = REPOSITORY / "COMMIT"
     if beside.is_file():
         return beside.read_text(encoding="utf-8").strip()
-    try:
-        shown = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=REPOSITORY,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError:
+    head = _git("rev-parse", "HEAD").strip()
+    if not head:
         return "unknown"
-    return shown.stdout.strip() or "unknown"
+    return f"{head}-changed" if _git("status", "--porcelain").strip() else head
+
+
+def _git(*words: str) -> str:
+    """Give what git says of this repository, "" where it is none or there is no git."""
+    try:
+        return subprocess.run(
+            ["git", *words], cwd=REPOSITORY, check=False, capture_output=True, text=True
+        ).stdout
+    except FileNotFoundError:
+        return ""
 
 
 def found() -> dict[str, str]:

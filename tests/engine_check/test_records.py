@@ -253,3 +253,19 @@ if EVIDENCE.is_file():
         recorded = json.loads(EVIDENCE.read_text())["sources"]
         now = sources.source_hashes()
         assert {name for name in now if name != "tree" and now[name] != recorded[name]} == set()
+
+
+def test_a_commit_says_when_files_differ_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "REPOSITORY", tmp_path)
+    monkeypatch.delenv("DIH20_COMMIT", raising=False)
+    assert here.commit() == "unknown"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    committed = here.commit()
+    assert len(committed) == 40
+    (tmp_path / "file").write_text("2")
+    assert here.commit() == f"{committed}-changed"
