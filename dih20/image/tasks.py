@@ -35,15 +35,8 @@ def build_image(
 
     if dockerfile:
         return command.build_from_dockerfile(run.ui, Path(dockerfile), tag=tag, plan_only=run.plan)
-    return command.build_image(
-        run.ui,
-        patchset=patchset_identity,
-        base=base,
-        image=image,
-        variant=variant,
-        host=host,
-        plan_only=run.plan,
-    )
+    wanted = {"base": base, "image": image, "variant": variant, "host": host}
+    return command.build_image(run.ui, patchset=patchset_identity, **wanted, plan_only=run.plan)
 
 
 @task(
