@@ -52,6 +52,14 @@ def _answers(numbers: dict[str, Any]) -> Iterator[str]:
         yield "no difference of log-probs"
 
 
+def _prompts(numbers: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(numbers.get("of_prompts", {}).get("median_difference"), float):
+        yield "no difference of prompts' log-probs"
+    reach = numbers.get("reach", {})
+    if not (reach.get("rows") and reach.get("steps")):
+        yield "no row and step of what attention may read"
+
+
 def _sites(numbers: dict[str, Any]) -> Iterator[str]:
     cases = numbers.get("cases") or {}
     without = [name for name, case in cases.items() if not case.get("sites")]
@@ -66,4 +74,4 @@ def _faults(numbers: dict[str, Any]) -> Iterator[str]:
         yield f"{len(found)} of {len(wanted)} faults"
 
 
-_LACKS = {"c": _answers, "e": _sites, "h": _faults}
+_LACKS = {"c": _answers, "d": _prompts, "e": _sites, "h": _faults}

@@ -87,25 +87,5 @@ def _fault(case: Followed, reply: Reply) -> str:
     return ""
 
 
-def of_prompts(cases: Sequence[Followed], replies: Sequence[Reply]) -> dict[str, Any]:
-    """Give how far log-probs of prompts are apart, where the reference expects the token at all."""
-    gaps: list[dict[str, Any]] = [
-        {"case": case.name, "position": place + 1, "got": round(got, 3), "expected": round(want, 3)}
-        for case, reply in zip(cases, replies, strict=True)
-        for place, (got, want) in enumerate(
-            zip(reply.prompt_logprobs, case.prompt_logprobs, strict=False)
-        )
-        if want > -4.0
-    ]
-    apart = [abs(each["got"] - each["expected"]) for each in gaps]
-    worst = sorted(zip(apart, range(len(gaps)), strict=True), reverse=True)[:4]
-    return {
-        "tokens": len(gaps),
-        "mean_difference": _rounded(apart),
-        "worst": [gaps[place] for _, place in worst],
-        "lengths": [len(reply.prompt_logprobs) for reply in replies],
-    }
-
-
 def _rounded(values: Sequence[float]) -> float | None:
     return round(statistics.fmean(values), 6) if values else None

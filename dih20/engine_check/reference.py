@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from dih20.engine_check import cases
 from dih20.engine_check.results import read_json, write_json
 from dih20.errors import UsageError
 from dih20.paths import REPOSITORY
+from v41.config import ModelConfig
 from v41.numerics import Mode
 
 MODE: Mode = "sm90"
@@ -20,6 +21,7 @@ _BOUND = (
     "h20_ops/formats",
     "dih20/engine_check/cases.py",
     "dih20/engine_check/reference.py",
+    "dih20/parity/compare/router.py",
 )
 
 
@@ -27,14 +29,16 @@ _BOUND = (
 class Followed:
     """What the reference says of one case.
 
-    prompt_logprobs: of tokens 1... of the prompt. logprobs: of the golden tokens. best: the
-    likeliest token before each golden one; margin: its lead over the second, in nats.
+    prompt_logprobs: of tokens 1... of the prompt. router_margins: of the row that says each of them,
+    the smallest lead of an expert taken over one left out, of all layers. logprobs: of the golden
+    tokens. best: the likeliest token before each golden one; margin: its lead over the second, in nats.
     """
 
     name: str
     prompt: tuple[int, ...]
     golden: tuple[int, ...]
     prompt_logprobs: tuple[float, ...]
+    router_margins: tuple[float, ...]
     logprobs: tuple[float, ...]
     best: tuple[int, ...]
     margin: tuple[float, ...]
@@ -99,10 +103,12 @@ class Follower:
     def follow(self, case: cases.Case) -> Followed:
         import torch
 
-        model = self.canary.model()
+        routers = RouterMargins(self.canary.config, self.canary.weights)
+        model = self.canary.model(routers)
         cache = model.new_cache()
         prompt = torch.tensor([case.prompt])
         rows = torch.log_softmax(model.extend(prompt, cache)[0], dim=-1)
+        margins = routers.smallest[:-1].tolist()
         of_prompt = rows[:-1].gather(1, prompt[0, 1:, None]).flatten()
         logprobs, best, margin = list[float](), list[int](), list[float]()
         row = rows[-1]
@@ -119,10 +125,30 @@ class Follower:
             prompt=case.prompt,
             golden=case.golden,
             prompt_logprobs=_rounded(of_prompt.tolist()),
+            router_margins=_rounded(margins),
             logprobs=_rounded(logprobs),
             best=tuple(best),
             margin=_rounded(margin),
         )
+
+
+class RouterMargins:
+    """A tap that keeps each row's smallest router margin of the layers run since a step began."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Any]) -> None:
+        self.config, self.weights = config, weights
+        self.smallest: Any = None
+
+    def __call__(self, site: str, tensor: Any) -> Any:
+        from dih20.parity.compare.router import router_margins
+
+        name, _, leaf = site.rpartition(".")
+        if leaf == "norm" and name.endswith(".ffn"):
+            gate, bias = (self.weights[f"{name}.gate.{part}"] for part in ("weight", "bias"))
+            margins = router_margins(tensor[0], gate, bias, self.config.num_experts_per_tok)
+            first = name == "layers.0.ffn"
+            self.smallest = margins if first else margins.minimum(self.smallest)
+        return tensor
 
 
 def _rounded(values: Sequence[float]) -> tuple[float, ...]:

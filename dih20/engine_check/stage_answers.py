@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dih20.engine_check.answering import ask_all
 from dih20.engine_check.context import Context, Outcome
 from dih20.engine_check.driver import Driver
-from dih20.engine_check.judging import compare, forced, of_prompts
+from dih20.engine_check.judging import compare, forced
+from dih20.engine_check.prompt_rows import of_prompts
+from dih20.engine_check.reach_watch import Reached, ReachWatch
+from v41.checkpoint import CheckpointReader
 
 
 def log_probs_and_answers(driver: Driver, context: Context) -> Outcome:
@@ -22,17 +27,26 @@ def log_probs_and_answers(driver: Driver, context: Context) -> Outcome:
 
 
 def long_and_mixed(driver: Driver, context: Context) -> Outcome:
-    """Stage d: each long prompt alone, then prompts of mixed lengths together, twice."""
+    """Stage d: each long prompt alone, then prompts of mixed lengths together, twice.
+
+    Alone, what attention may read is compared exactly as well.
+    """
     wrong: list[str] = []
-    numbers = {}
+    numbers: dict[str, Any] = {}
     long, mixed = context.values.long, context.values.mixed
-    replies = []
+    config = CheckpointReader(context.checkpoint).config
+    replies, reach = [], Reached()
     for case in long:
         context.begin(case.name)
-        replies += driver.generate([forced(case, prompt_logprobs=True)])
+        with ReachWatch(driver.model, config, driver.skip_step) as watch:
+            replies += driver.generate([forced(case, prompt_logprobs=True)])
+        reach.take(case, watch)
+    numbers["reach"], reasons = reach.judged()
+    wrong += reasons
     numbers["alone"], reasons = compare(long, replies)
-    numbers["of_prompts"] = of_prompts(long, replies)
     wrong += [f"alone: {reason}" for reason in reasons]
+    numbers["of_prompts"], reasons = of_prompts(long, replies)
+    wrong += [f"prompts: {reason}" for reason in reasons]
     together = {"together": mixed, "all_together": (*long[-2:], *mixed)}
     for name, cases in together.items():
         context.begin(name)

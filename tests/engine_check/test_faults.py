@@ -207,8 +207,8 @@ def halves(layer: int) -> Callable[[Any], Any]:
     @contextmanager
     def switch(model: Any) -> Iterator[None]:
         attention = model.model.layers[layer].self_attn
-        attention._prefill_attention = lambda x: x * 0
-        attention._decode_attention = lambda x: x * 0
+        attention._prefill_attention = lambda x, *given: x * 0
+        attention._decode_attention = lambda x, *given: x * 0
         yield
         del attention._prefill_attention, attention._decode_attention
 

@@ -40,6 +40,7 @@ def write_all(work: Path, **changed: Any) -> None:
             "answers_asked": 32,
             "log_probs": {"mean_difference": 0.001},
         },
+        "d": {"of_prompts": {"median_difference": 0.02}, "reach": {"rows": 63, "steps": 5}},
         "e": {"cases": {"640 tokens": {"verdict": "ok", "sites": {"attn.q prefill": {}}}}},
         "h": {
             "hypotheses": [{"name": each.name, "verdict": "seen"} for each in HYPOTHESES],
@@ -112,6 +113,16 @@ def test_records_of_no_card_commit_or_sources_are_no_evidence(
             "c passed with 0 of 0 answers",
         ),
         ("c", {"answers_right": 32, "answers_asked": 32}, "c passed with no difference"),
+        (
+            "d",
+            {"reach": {"rows": 63, "steps": 5}},
+            "d passed with no difference of prompts' log-probs",
+        ),
+        (
+            "d",
+            {"of_prompts": {"median_difference": 0.02}, "reach": {"rows": 0, "steps": 0}},
+            "d passed with no row and step",
+        ),
         ("e", {"cases": {}}, "e passed with no sites in any case"),
         ("e", {"cases": {"90": {"sites": {}}}}, "e passed with no sites in 90"),
         ("h", {"hypotheses": [{"name": HYPOTHESES[0].name}]}, "h passed with 1 of 12 faults"),
