@@ -1,8 +1,8 @@
-"""Sites of DeepInfer that no call hands over as they are: window entries, index vectors, selections."""
+"""Sites of DeepInfer that no call hands over as they are: cache entries, index vectors, selections."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from v41.config import ModelConfig
 
 _WINDOW = GROUP_RULES["fp8_32_ue8m0"]
 _INDEX = GROUP_RULES["fp4_32_ue8m0"]
+_COMPRESSED = GROUP_RULES["fp4_16_e4m3"]
 
 
 def computed_sites(config: ModelConfig) -> list[Computed]:
@@ -32,16 +33,32 @@ def computed_sites(config: ModelConfig) -> list[Computed]:
             name = f"layers.{index}.attn"
             ratio = kind.ratio
             if kind.owns_kv:
-                key = Computed(
-                    site=f"{name}.index_key", at=at, call="store_index_kv", make=_index_keys(ratio)
-                )
-                sites.append(key)
+                sites += _stored(name, at, ratio)
             sites += [
                 Computed(site=f"{name}.index_query", at=at, call="_quantize_q", make=index_query),
                 Computed(site=f"{name}.chosen", at=at, call="_topk_prefill", make=_chosen(ratio)),
                 Computed(site=f"{name}.chosen", at=at, call="_topk_decode", make=_chosen(ratio)),
             ]
     return sites
+
+
+def _stored(name: str, at: str, ratio: int) -> list[Computed]:
+    """Give what a layer that owns entries stores: it has an index of its own beside its compressor."""
+    compressor = at.replace(".index_attn", ".PackedWkv")
+    return [
+        Computed(
+            site=f"{name}.compressed_kv",
+            at=compressor,
+            call="forward_store_kv_cache",
+            make=_read_back(ratio, "kv_cache", compressed_entries),
+        ),
+        Computed(
+            site=f"{name}.index_key",
+            at=at,
+            call="store_index_kv",
+            make=_read_back(ratio, "index_k_cache", index_entries),
+        ),
+    ]
 
 
 def window_entries(
@@ -72,13 +89,28 @@ def index_query(given: dict[str, Any], result: Any, positions: Sequence[int]) ->
     )
 
 
-def _index_keys(ratio: int) -> Any:
+def _read_back(ratio: int, cache: str, entries: Callable[..., torch.Tensor]) -> Any:
+    """Give what a call has just stored for the sequence, read from the pages where it should be."""
+
     def make(given: dict[str, Any], result: Any, positions: Sequence[int]) -> torch.Tensor:
         slots = given["input_metadata"].slot_mapping_store_ca[str(ratio)]
         new = (positions[-1] + 1) // ratio - positions[0] // ratio
-        return index_entries(given["index_k_cache"], slots[slots >= 0][:new].long())
+        return entries(given[cache], slots[slots >= 0][:new].long())
 
     return make
+
+
+def compressed_entries(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Give (1, slots, 512) of what was stored in slots; each record is its codes, then its scales.
+
+    Args:
+        cache: uint8, (pages, page size, 1, 288).    slots: int64, physical.
+    """
+    size, record = cache.shape[1], cache.shape[-1]
+    width = record * _COMPRESSED.group // (_COMPRESSED.group + 2)  # bytes of codes, two in one
+    records = cache[slots // size, slots % size, 0].cpu()
+    codes, scales = records[:, :width].contiguous(), records[:, width:].contiguous()
+    return dequantise_groups(codes, scales, _COMPRESSED).unsqueeze(0)
 
 
 def index_entries(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

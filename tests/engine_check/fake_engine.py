@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from dih20.engine_check.driver import Ask, Reply, StepRow
-from dih20.engine_check.engine_sites import chosen_in_pages, chosen_mask, index_entries
+from dih20.engine_check.engine_sites import (
+    chosen_in_pages,
+    chosen_mask,
+    compressed_entries,
+    index_entries,
+)
 from dih20.engine_check.loaded_weights import held_tensors
 from h20_ops.formats import GROUP_RULES, quantise_groups
 from v41.canary.answering import Canary
@@ -22,7 +27,7 @@ from v41.model import Reference
 from v41.numerics import Numerics
 
 _KNOWN: dict[tuple[int, ...], tuple[Any, str]] = {}  # tokens -> logits and the cache's hash
-_RING, _STATE, _PAGES = 129, 1, (3, 1, 7, 4, 9, 2, 8, 6)
+_WINDOW, _RING, _STATE, _PAGES = 128, 129, 1, (3, 1, 7, 4, 9, 2, 8, 6)
 
 
 class Method(torch.nn.Module):  # type: ignore[misc]
@@ -39,7 +44,18 @@ class Method(torch.nn.Module):  # type: ignore[misc]
     def _q_b_norm_rope(self, x: Any) -> Any:
         return x
 
-    _prefill_attention = _decode_attention = _wv_and_o_proj = shared_forward = _q_b_norm_rope
+    _wv_and_o_proj = shared_forward = _q_b_norm_rope
+
+    def _prefill_attention(
+        self, q_b: Any, kv_ca_index: Any, kv_swa_full_index: Any, total_k_swa_cached: int,
+        input_metadata: Any,
+    ) -> Any:  # fmt: skip
+        return q_b
+
+    def _decode_attention(
+        self, q_b: Any, kv_ca_index: Any, kv_swa_index: Any, kv_cache: Any, input_metadata: Any
+    ) -> Any:
+        return q_b
 
     def gate_forward(self, ids: Any, weights: Any) -> Any:
         return ids, weights
@@ -51,6 +67,15 @@ class Method(torch.nn.Module):  # type: ignore[misc]
         slot = int(input_metadata.slot_mapping_store_swa[0])
         swa_cache[slot // _RING, slot % _RING, 0] = torch.cat((codes[0], scales[0]))
         return None, None
+
+    def forward_store_kv_cache(
+        self, projected_kv: Any, kv_cache: Any, state_cache: Any, input_metadata: Any, *,
+        return_pre_rope_kv: bool,
+    ) -> None:  # fmt: skip
+        size = kv_cache.shape[1]
+        codes, scales = quantise_groups(projected_kv.float(), GROUP_RULES["fp4_16_e4m3"])
+        for number, slot in enumerate(s for s in input_metadata.slots.tolist() if s >= 0):
+            kv_cache[slot // size, slot % size, 0] = torch.cat((codes[number], scales[number]))
 
     def store_index_kv(self, index_k_input: Any, index_k_cache: Any, input_metadata: Any) -> None:
         size = index_k_cache.shape[1]
@@ -84,11 +109,14 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
             layer.self_attn, layer.mlp = Method(), Method()
             if kind.owns_index:
                 layer.self_attn.index_attn = Method()
+            if kind.owns_kv:
+                layer.self_attn.PackedWkv = Method()
             if kind.engram:
                 layer.engram = Method()
             layers.append(layer)
         self.model.layers = torch.nn.ModuleList(layers)
-        self.index: dict[int, torch.Tensor] = {}  # ratio -> pages of index keys
+        self.pages: dict[tuple[str, int], torch.Tensor] = {}  # of compressed entries, index keys
+        self._selected: dict[int | None, torch.Tensor] = {}  # index source -> entries
         self.swa = torch.zeros(3, _RING, 1, 528, dtype=torch.uint8)
         self._hold_weights(checkpoint)
 
@@ -152,19 +180,30 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
     def _attn_window_kv(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         layer.self_attn._prepare_swa_kv(x, self.swa, metadata)
 
+    def _attn_compressed_kv(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        cache, kept = self._stored("entries", 288, layer, metadata)
+        compressor = layer.self_attn.PackedWkv
+        compressor.forward_store_kv_cache(x, cache, None, metadata, return_pre_rope_kv=True)
+        return compressed_entries(cache, kept)[0] if len(kept) else None
+
     def _attn_index_key(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
+        cache, kept = self._stored("keys", 68, layer, metadata)
+        layer.self_attn.index_attn.store_index_kv(x, cache, metadata)
+        return index_entries(cache, kept)[0] if len(kept) else None
+
+    def _stored(self, what: str, record: int, layer: Any, metadata: Any) -> tuple[Any, Any]:
+        """Give the layer's pages, and the slots of this step's entries, which the metadata gets too."""
         ratio = self.canary.config.layer(list(self.model.layers).index(layer)).ratio
         size = 128 // ratio
-        cache = self.index.setdefault(ratio, torch.zeros(10, size, 1, 68, dtype=torch.uint8))
+        empty = torch.zeros(10, size, 1, record, dtype=torch.uint8)
+        cache = self.pages.setdefault((what, ratio), empty)
         entries = metadata.positions // ratio
         slots = torch.tensor(_PAGES)[entries // size] * size + entries % size
         slots = torch.where((metadata.positions + 1) % ratio == 0, slots, -1)
         if metadata.is_prompt:
             slots = slots[slots >= 0]
         metadata.slot_mapping_store_ca[str(ratio)] = metadata.slots = slots
-        layer.self_attn.index_attn.store_index_kv(x, cache, metadata)
-        kept = slots[slots >= 0]
-        return index_entries(cache, kept)[0] if len(kept) else None
+        return cache, slots[slots >= 0]
 
     def _attn_index_query(self, layer: Any, x: torch.Tensor, metadata: Any) -> None:
         codes, scales = quantise_groups(x, GROUP_RULES["fp4_32_ue8m0"])
@@ -177,19 +216,30 @@ class FakeModel(torch.nn.Module):  # type: ignore[misc]
             chosen = mask.nonzero().flatten()
             ids[row, : len(chosen)] = chosen
         index = layer.self_attn.index_attn
-        if metadata.is_prompt:
-            ids = index._topk_prefill(ids, metadata)
-            return chosen_mask(ids, x.shape[-1], ids >= 0)
         number = list(self.model.layers).index(layer)
+        if metadata.is_prompt:
+            ids = self._selected[number] = index._topk_prefill(ids, metadata)
+            return chosen_mask(ids, x.shape[-1], ids >= 0)
         size = 128 // self.canary.config.layer(number).ratio
         pages = torch.tensor(_PAGES)[ids.clamp_min(0) // size]
         slots = torch.where(ids < 0, -1, pages * size + ids % size)
         slots = index._topk_decode(slots, metadata, torch.empty(10, size, 1, 68))
+        self._selected[number] = slots
         return chosen_in_pages(slots, _PAGES, size, x.shape[-1])
 
     def _attn_context(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
-        call = "_prefill_attention" if metadata.is_prompt else "_decode_attention"
-        return getattr(layer.self_attn, call)(x.bfloat16())
+        number = list(self.model.layers).index(layer)
+        kind = self.canary.config.layer(number)
+        selected = self._selected[kind.index_source] if kind.ratio else None
+        if metadata.is_prompt:
+            return layer.self_attn._prefill_attention(
+                x.bfloat16(), selected, metadata.kv_swa_full_index, 0, metadata
+            )
+        pages = torch.empty(10, 128 // kind.ratio, 1, 288) if kind.ratio else None
+        cache = SimpleNamespace(swa_cache=self.swa, ca_cache=pages)
+        return layer.self_attn._decode_attention(
+            x.bfloat16(), selected, metadata.kv_swa_index, cache, metadata
+        )
 
     def _attn_output(self, layer: Any, x: torch.Tensor, metadata: Any) -> Any:
         return layer.self_attn._wv_and_o_proj(x.bfloat16())
@@ -235,7 +285,7 @@ class FakeDriver:
     def generate(self, asks: Sequence[Ask]) -> list[Reply]:
         with torch.no_grad():
             self._skipping = True  # an engine runs such passes while a request is not ready
-            if "forward" in vars(self.model):
+            if self._watched():
                 self._step([0], 0, self._new())
             self._skipping = False
             return [self._one(number, ask) for number, ask in enumerate(asks)]
@@ -251,20 +301,33 @@ class FakeDriver:
 
     def _step(self, tokens: Sequence[int], first: int, cache: Any) -> torch.Tensor:
         count = len(tokens)
+        positions = torch.arange(first, first + count)
+        window = positions.unsqueeze(1) - torch.arange(_WINDOW)
+        visible = {str(ratio): (positions + 1) // ratio for ratio in (1, 2)}
+        slots = _STATE * _RING + window % _RING
         metadata = SimpleNamespace(
             is_prompt=first == 0,
             input_ids=torch.tensor(list(tokens)),
-            positions=torch.arange(first, first + count),
+            positions=positions,
+            context_lens=positions + 1,
+            kv_swa_full_index=torch.where(window < 0, -1, window),
+            kv_swa_index=torch.where(window < 0, -1, slots),
+            klen=visible,
+            ke=dict(visible),
             slot_mapping_store_ca={},
-            ks={"1": torch.zeros(count), "2": torch.zeros(count)},
+            ks={key: torch.zeros_like(positions) for key in visible},
             block_tables=torch.tensor([_PAGES]),
             slot_mapping_store_swa=torch.tensor([_STATE * _RING + first % _RING]),
         )
         return self.model(kv_caches=cache, input_metadata=metadata)
 
+    def _watched(self) -> bool:
+        first = self.model.model.layers[0].self_attn
+        return "forward" in vars(self.model) or "_decode_attention" in vars(first)
+
     def _logits(self, tokens: tuple[int, ...], first: int, cache: Any) -> tuple[Any, str]:
         """Give logits and a hash of the cache; what no capture watches is computed once."""
-        if "forward" in vars(self.model):
+        if self._watched():
             return self._step(tokens[first:], first, cache), ""
         if tokens not in _KNOWN:
             if cache.length < first:  # what came before was known: run it again for its cache

@@ -1,4 +1,4 @@
-"""What stages e and g take hold of in the engine, by name, in the released sources."""
+"""What stages d, e and g take hold of in the engine, by name, in the released sources."""
 
 from __future__ import annotations
 
@@ -16,13 +16,31 @@ _GRAPHS, _METADATA = (
     "model_executor/input_metadata/input_metadata.py",
 )
 _INDEX = "model_executor/models/v4_modules/index_attn.py"
+_ATTENTION = "model_executor/models/v4_modules/attn.py"
+_COMPRESS = "model_executor/models/v4_modules/compress.py"
+_COMPRESSED = (
+    "projected_kv", "kv_cache", "state_cache", "input_metadata", "return_pre_rope_kv",
+)  # fmt: skip
+_REACH = (
+    "positions", "kv_swa_full_index", "ks", "ke", "klen", "context_lens",
+    "slot_mapping_store_swa", "slot_mapping_store_ca", "kv_swa_index", "block_tables",
+)  # fmt: skip
+_PREFILL = (
+    "q_b", "kv", "kv_ca_index", "kv_swa_full_index", "total_k_swa_cached", "total_k_swa_cur",
+    "input_metadata",
+)  # fmt: skip
+_DECODE = ("q_b", "kv_ca_index", "kv_swa_index", "kv_cache", "input_metadata")
 _STORE = ("index_k_input", "index_k_cache", "state_cache", "input_metadata")
 NAMES = (
     Used(_GRAPHS, "CudaGraphRunner", "replay", ("cuda_graph_data",)),
     Used("worker/model_runner.py", "ModelRunner", "cuda_graph_runner"),
     Used("worker/model_runner.py", "ModelRunner", "use_cuda_graph"),
     Used(_INDEX, "MQA", "store_index_kv", _STORE),
-    Used(_METADATA, "InputMetadataV4", "slot_mapping_store_ca"),
+    Used(_COMPRESS, "Compressor", "forward_store_kv_cache", _COMPRESSED),
+    Used(_ATTENTION, "V4Attention", "_prefill_attention", _PREFILL),
+    Used(_ATTENTION, "V4Attention", "_decode_attention", _DECODE),
+    *(Used(_METADATA, "InputMetadataV4", name) for name in _REACH if name != "positions"),
+    Used(_METADATA, "InputMetadata", "positions"),
 )
 
 

@@ -10,6 +10,7 @@ import torch
 from dih20.engine_check.engine_sites import (
     chosen_in_pages,
     chosen_mask,
+    compressed_entries,
     index_query,
     window_entries,
 )
@@ -55,4 +56,14 @@ def test_window_entries_of_decode_are_read_where_they_were_stored() -> None:
     given = {"swa_cache": cache, "input_metadata": metadata}
     got = window_entries(given, (None, None), (700,))
     assert got is not None
+    assert torch.equal(got[0], dequantise_groups(codes, scales, rule))
+
+
+def test_compressed_entries_are_read_from_their_pages_record_by_record() -> None:
+    rule = GROUP_RULES["fp4_16_e4m3"]
+    x = torch.randn(2, 512, generator=torch.Generator().manual_seed(0))
+    codes, scales = quantise_groups(x, rule)
+    cache = torch.zeros(4, 64, 1, 288, dtype=torch.uint8)
+    cache[3, 5, 0], cache[1, 63, 0] = (torch.cat(both) for both in zip(codes, scales, strict=True))
+    got = compressed_entries(cache, torch.tensor([3 * 64 + 5, 1 * 64 + 63]))
     assert torch.equal(got[0], dequantise_groups(codes, scales, rule))

@@ -59,6 +59,7 @@ def test_a_sound_engine_has_no_divergence_and_every_site_of_the_map(
     wanted = {
         "attn.q",
         "attn.index_key",
+        "attn.compressed_kv",
         "attn.context",
         "attn.window_kv",
         "attn.output",
@@ -116,7 +117,7 @@ def test_one_case_that_reaches_it_is_enough() -> None:
 
 def test_a_context_that_is_wrong_in_decode_is_accused_there(driver: Any, context: Context) -> None:
     attention = driver.model.model.layers[1].self_attn
-    attention._decode_attention = lambda x: x * 0.5
+    attention._decode_attention = lambda x, *given: x * 0.5
     outcome = judged(driver, context)
     assert "DIVERGED first at layers.1.attn.context" in outcome.reasons[0]
     assert "decode" in outcome.reasons[0]
@@ -256,6 +257,47 @@ def test_index_keys_off_by_one_fp4_step_are_counted_and_wrong_ones_a_divergence(
     assert "DIVERGED first at layers.1.attn.index_key" in outcome.reasons[0]
 
 
+def entries_stored_as(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    def forward_store_kv_cache(
+        projected_kv: Any, kv_cache: Any, state_cache: Any, input_metadata: Any, **given: Any
+    ) -> None:
+        changed = change(projected_kv.clone()) if len(projected_kv) > 1 else projected_kv
+        Method().forward_store_kv_cache(changed, kv_cache, state_cache, input_metadata, **given)
+
+    return forward_store_kv_cache
+
+
+def one_entry_in_four(entries: Any) -> Any:
+    """Move one FP4 value of each fourth entry to its neighbour; none that a scale hangs on."""
+    for row in range(0, len(entries), 4):
+        groups = entries[row].view(-1, 16)
+        scales = groups.abs().amax(dim=-1, keepdim=True) / 6
+        group, place = ((groups.abs() / scales - 1).abs() < 0.01).nonzero()[0].tolist()
+        groups[group, place] += scales[group, 0] / 2  # 1 becomes 1.5, and -1 becomes -0.5
+    return entries
+
+
+def wider_scales(entries: Any) -> Any:
+    """Let the group of each entry that has the largest scale have the next larger one."""
+    for entry in entries.view(len(entries), -1, 16):
+        entry[int(entry.abs().amax(dim=-1).argmax())] *= 1.125
+    return entries
+
+
+def test_codes_of_compressed_entries_are_counted_in_the_pages_and_more_than_few_a_divergence(
+    driver: Any, context: Context
+) -> None:
+    layers = driver.model.model.layers
+    for layer, change in ((1, one_entry_in_four), (3, wider_scales)):
+        layers[layer].self_attn.PackedWkv.forward_store_kv_cache = entries_stored_as(change)
+    outcome = judged(driver, context)
+    found = outcome.numbers["cases"]["70 tokens"]["rounded"]
+    few, many = (found[f"layers.{layer}.attn.compressed_kv"] for layer in (1, 3))
+    assert (few["differ"], few["beyond_one_step"]) == (9, 0)
+    assert many["differ"] > 0.001 * many["values"]
+    assert "DIVERGED first at layers.3.attn.compressed_kv" in outcome.reasons[0]
+
+
 def test_rules_that_do_not_fit_are_named_and_the_others_go_on(
     driver: Any, context: Context
 ) -> None:
@@ -312,7 +354,7 @@ def test_the_first_difference_of_two_runs_is_in_causal_order(
 
     healthy = dumped("healthy")
     assert first_difference(healthy, dumped("again")) is None
-    changed: Callable[[Any], Any] = lambda x: x * 0  # noqa: E731
+    changed: Callable[..., Any] = lambda x, *given: x * 0  # noqa: E731
     driver.model.model.layers[2].self_attn._prefill_attention = changed
     driver.model.model.layers[4].attn_norm_forward = lambda x: (None, x + 1, None)
     found = first_difference(healthy, dumped("changed"))
