@@ -45,10 +45,12 @@ def serve(ui: Console, host: str, *, canary: bool, record: bool, only_plan: bool
         if only_plan:
             return plan.as_dict()
         if steady and old is not None:
+            done = "nothing was done"
             if old.name != session.names[0]:
                 with deploy_lock(session.runner, session.host.work_dir, f"name {old.name}"):
                     _take_name(session, old)
-            ui.line(f"{old.name} on {session.host.name} serves this already; nothing was done")
+                done = "it has its name now"
+            ui.line(f"{old.name} on {session.host.name} serves this already; {done}")
             return {**_told(session, wanted.settings(old)), "plan": plan.as_dict()}
         with deploy_lock(session.runner, session.host.work_dir, f"serve {new.name}"):
             new.wake()
