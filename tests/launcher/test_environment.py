@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -220,16 +221,16 @@ def test_a_python_that_cannot_put_pip_into_an_environment_gets_one_line(
 
 
 def test_listing_tasks_takes_less_than_a_second() -> None:
-    seconds = []
-    for _ in range(5):  # the best of some: other work on this machine is not what is measured
-        started = time.monotonic()
-        done = subprocess.run(
-            [str(REPOSITORY / "inv"), "--list"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        seconds.append(time.monotonic() - started)
-        assert done.returncode == 0, done.stderr
-    assert min(seconds) < 1.0, seconds
+    """Of processor time: what else this machine does is not what is measured."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [str(REPOSITORY / "inv"), "--list"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    took = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert 0 < took < 1.0
