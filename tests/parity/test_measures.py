@@ -99,6 +99,17 @@ def test_a_value_at_most_one_fp4_step_away_is_a_neighbour_also_across_an_exponen
     assert code_details(a, b, "fp4_32_ue8m0")["values_beyond_one_step"] == 1
 
 
+def test_a_group_whose_largest_code_was_3_is_judged_by_the_grid_it_was_stored_on() -> None:
+    """1 and 0.5 are neighbours there, and look like 2 and 1 when the group is quantised again."""
+    a = torch.zeros(1, 32)
+    a[0, :2] = torch.tensor([3.0, 1.0])
+    b = a.clone()
+    b[0, 1] = 0.5
+    assert code_details(a, b, "fp4_32_ue8m0")["values_beyond_one_step"] == 0
+    a[0, 2] = b[0, 2] = 0.25  # only the finer grid has it
+    assert code_details(a, b, "fp4_32_ue8m0")["values_beyond_one_step"] == 1
+
+
 def test_values_that_the_format_cannot_hold_are_said_to_be() -> None:
     details = code_details(torch.zeros(2, 32), torch.full((2, 32), 0.123456), "fp8_32_ue8m0")
     assert "B's values are not ones that fp8_32_ue8m0 holds" in str(details["codes"])
@@ -150,6 +161,21 @@ def test_experts_in_another_order_are_the_same_experts() -> None:
     found = expert_distance(a, torch.tensor([[3, 0], [1, 2]]))
     assert (found.value, found.details["rows_other_order"]) == (0.0, 1)
     assert expert_distance(a, torch.tensor([[0, 3], [1, 4]])).value == 0.5
+
+
+def test_experts_whose_scores_tie_are_as_good_as_each_other() -> None:
+    a = torch.tensor([[0, 3], [1, 2], [0, 1]])
+    b = torch.tensor([[0, 2], [1, 2], [0, 4]])
+    scores = torch.tensor([[1.0, 0.1, 0.5, 0.5 + 8e-6, 0.0]]).repeat(3, 1)
+    found = expert_distance(a, b, scores, tie=1e-5)
+    assert found.value == pytest.approx(1 / 3)
+    assert (found.details["rows_differ"], found.details["rows_tied"]) == (2, 1)
+    assert found.coordinate[0] == 2  # the row that no tie explains
+    assert expert_distance(a, b, scores, tie=1e-6).value == pytest.approx(2 / 3)
+    tied = expert_distance(a[:2], b[:2], scores[:2], tie=1e-5)
+    assert tied.value == 0.0 and tied.remark.startswith("tie-equivalent")
+    twice = torch.tensor([[0, 0]])
+    assert expert_distance(a[:1], twice, scores[:1], tie=1e-5).value == 1.0
 
 
 def test_integers_are_compared_exactly() -> None:

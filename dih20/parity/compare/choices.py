@@ -88,8 +88,17 @@ def _selection_remark(wrong: int, near: int) -> str:
     return "entries with clearly higher scores were not chosen"
 
 
-def expert_distance(a: torch.Tensor, b: torch.Tensor) -> ChoiceDistance:
-    """Compare expert ids (tokens, k) as sets; another order of the same experts is only said."""
+def expert_distance(
+    a: torch.Tensor, b: torch.Tensor, scores: torch.Tensor | None = None, *, tie: float = 0.0
+) -> ChoiceDistance:
+    """Compare expert ids (tokens, k) as sets; another order of the same experts is only said.
+
+    A row is a tie, and does not count, where the worst expert that B took is no more than `tie` below
+    the best one that it left out: so little the order of a sum in fp32 decides.
+
+    Args:
+        scores: fp32, (tokens, experts), the router's; None leaves no row out.
+    """
     sets_differ = (a.sort(dim=-1).values != b.sort(dim=-1).values).any(dim=-1)
     order_differs = (a != b).any(dim=-1)
     details: Details = {
@@ -97,7 +106,12 @@ def expert_distance(a: torch.Tensor, b: torch.Tensor) -> ChoiceDistance:
         "rows_other_order": int((order_differs & ~sets_differ).sum()),
         "rows": sets_differ.numel(),
     }
-    where = sets_differ if bool(sets_differ.any()) else order_differs
+    wrong = sets_differ
+    if scores is not None and bool(sets_differ.any()):
+        tied = sets_differ & _router_ties(a, b, scores, tie)
+        wrong = sets_differ & ~tied
+        details["rows_tied"] = int(tied.sum())
+    where = next((each for each in (wrong, sets_differ) if bool(each.any())), order_differs)
     at: tuple[int, ...] = ()
     if bool(where.any()):
         row = unflatten(int(where.flatten().to(torch.uint8).argmax()), tuple(where.shape))
@@ -105,8 +119,20 @@ def expert_distance(a: torch.Tensor, b: torch.Tensor) -> ChoiceDistance:
     remark = ""
     if bool(order_differs.any()) and not bool(sets_differ.any()):
         remark = "the same experts in another order"
-    value = float(sets_differ.float().mean()) if sets_differ.numel() else 0.0
+    elif bool(sets_differ.any()) and not bool(wrong.any()):
+        remark = "tie-equivalent: the routers' scores of these experts are the same within fp32"
+    value = float(wrong.float().mean()) if wrong.numel() else 0.0
     return ChoiceDistance(value=value, details=details, coordinate=at, remark=remark)
+
+
+def _router_ties(
+    a: torch.Tensor, b: torch.Tensor, scores: torch.Tensor, tie: float
+) -> torch.Tensor:
+    took_a, took_b = (as_mask(x, scores.shape[-1]) for x in (a, b))
+    same_size = took_a.sum(dim=-1) == took_b.sum(dim=-1)
+    best_lost = scores.masked_fill(~took_a | took_b, -torch.inf).amax(dim=-1)
+    worst_taken = scores.masked_fill(took_a | ~took_b, torch.inf).amin(dim=-1)
+    return same_size & (best_lost - worst_taken <= tie)
 
 
 def integer_distance(a: torch.Tensor, b: torch.Tensor) -> ChoiceDistance:

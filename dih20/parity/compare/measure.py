@@ -30,6 +30,7 @@ class Context:
     """What a measure needs besides the tensors.
 
     scores: A's index scores of the same layer and step, to tell ties; None if not dumped.
+    router: scores of a layer's router, likewise; known where the reference computes from a dump.
     experts: both runs' expert ids, so that weights are compared expert by expert.
     positions: of the step's rows.
     """
@@ -39,6 +40,7 @@ class Context:
     limit: float
     floor: float | None
     scores: torch.Tensor | None = None
+    router: torch.Tensor | None = None
     experts: Pair | None = None
 
 
@@ -52,7 +54,8 @@ def measure_tensors(
         near = table()["score_margin"]
         return _choice(selection_distance(*masks, context.scores, near_tie=near), context)
     if site.kind == "expert_ids":
-        return _choice(expert_distance(a, b), context)
+        tie = table()["router_tie"]
+        return _choice(expert_distance(a, b, context.router, tie=tie), context)
     if site.kind == "integer":
         return _choice(integer_distance(a, b), context)
     a, b = comparable_values(site, a, b, context)

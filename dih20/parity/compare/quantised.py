@@ -54,11 +54,23 @@ def _beyond_one_step(
     A number close to halfway between two codes, or to where a group's exponent changes, may fall on
     either side; no rounding moves it further.
     """
-    scale = torch.maximum(decode_scales(scales_a, rule), decode_scales(scales_b, rule))
+    scale = torch.maximum(_coarsest(a, scales_a, rule), _coarsest(b, scales_b, rule))
     scale = scale.repeat_interleave(rule.group, dim=-1)
     largest = torch.maximum(a.abs(), b.abs())
     step = torch.where(largest > 4 * scale, 2.0, torch.where(largest > 2 * scale, 1.0, 0.5))
     return int(((a - b).abs() > step * scale).sum())
+
+
+def _coarsest(x: torch.Tensor, scales: torch.Tensor, rule: GroupRule) -> torch.Tensor:
+    """Give the largest scale of each group with which its values may have been stored.
+
+    Quantising them again gives the smallest: a group whose largest code was 3 comes back with half
+    the scale and codes twice as large, unless one of them was 1.5 or 0.5.
+    """
+    scale = decode_scales(scales, rule)
+    codes = (x.unflatten(-1, (-1, rule.group)) / scale.unsqueeze(-1)).abs()
+    only_fine = ((codes == 0.5) | (codes == 1.5)).any(dim=-1)
+    return torch.where(only_fine, scale, 2 * scale)
 
 
 def _stored(x: torch.Tensor, rule: GroupRule) -> tuple[torch.Tensor, torch.Tensor] | None:

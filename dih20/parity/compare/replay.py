@@ -11,6 +11,7 @@ from dih20.parity.compare.choices import as_mask
 from dih20.parity.compare.limits import Limits
 from dih20.parity.compare.measure import Context, measure_tensors
 from dih20.parity.compare.rounding import SEEN, Roundings
+from dih20.parity.compare.router import router_scores
 from dih20.parity.dump import DumpReader, Key
 from dih20.parity.model import Finding, Measure, Origin
 from dih20.parity.oracle import Oracle
@@ -37,6 +38,8 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
             roundings.see(site, _given(inputs, step, site, computed))
         if site.endswith((".index_scores", ".expert_ids")):
             latest[site] = computed
+        if site.endswith(".ffn.norm"):
+            latest[site] = _given(inputs, step, site, computed)
         if not outputs.is_stored(step, site):
             return
         known = site_of(site, outputs.config)
@@ -45,6 +48,7 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
             out[step, site] = Measure(value=0.0, limit=limit), ""
             return
         prefix = site.rsplit(".", 1)[0]
+        norm = latest.get(f"{prefix}.norm") if known.kind == "expert_ids" else None
         scores, ids = f"{prefix}.index_scores", f"{prefix}.expert_ids"
         experts = None
         if known.leaf == "expert_weights" and outputs.is_stored(step, ids):
@@ -55,6 +59,7 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
             limit=limit,
             floor=None,
             scores=_forced(inputs, step, scores, latest) if known.kind == "selection" else None,
+            router=None if norm is None else _router(norm, prefix, oracle),
             experts=experts,
         )
         stored = outputs.tensor(step, site)
@@ -84,6 +89,11 @@ def _given(inputs: DumpReader, step: int, site: str, computed: torch.Tensor) -> 
     """Give what the site's consumers work with: the dump's tensor where it has one."""
     stored = inputs.is_stored(step, site)
     return inputs.tensor(step, site).to(computed.dtype) if stored else computed
+
+
+def _router(norm: torch.Tensor, name: str, oracle: Oracle) -> torch.Tensor:
+    gate, bias = (oracle.weights[f"{name}.gate.{part}"] for part in ("weight", "bias"))
+    return router_scores(norm.float().flatten(0, 1), gate, bias)
 
 
 def _forced(
