@@ -293,7 +293,7 @@ def test_codes_of_compressed_entries_are_counted_in_the_pages_and_more_than_few_
     outcome = judged(driver, context)
     found = outcome.numbers["cases"]["70 tokens"]["rounded"]
     few, many = (found[f"layers.{layer}.attn.compressed_kv"] for layer in (1, 3))
-    assert (few["differ"], few["beyond_one_step"]) == (9, 0)
+    assert few["differ"] == 9 <= 0.001 * few["values"]
     assert many["differ"] > 0.001 * many["values"]
     assert "DIVERGED first at layers.3.attn.compressed_kv" in outcome.reasons[0]
 
