@@ -72,7 +72,7 @@ def test_one_token_that_is_nats_away_is_named_and_does_not_decide(case: Followed
     assert numbers["share_beyond_1_nat"] == pytest.approx(1 / 299, abs=1e-6)
 
 
-def test_a_selection_of_half_the_entries_shows_in_prompts_only(
+def test_a_selection_of_half_the_entries_shows_in_prompts(
     canary: Any, case: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     healthy = indexer.select
