@@ -51,3 +51,10 @@ def test_the_page_on_ci_has_a_row_for_every_job() -> None:
     assert re.findall(r"^\| (\w+) \| .* \| (change|weekly|by hand) \|", page, re.M) == [
         (name, job["when"].replace("-", " ")) for name, job in jobs.items()
     ]
+
+
+def test_jobs_ran_inside_the_image_that_was_built_twice() -> None:
+    evidence = REPOSITORY / "docs/evidence"
+    ids = json.loads((evidence / "ci-image.json").read_text())["ids"]
+    jobs = json.loads((evidence / "ci-jobs.json").read_text())["jobs"]
+    assert {job["in the image"]["image"]["id"] for job in jobs.values()} == set(ids)
