@@ -56,12 +56,12 @@ def refuse_replaced(found: list[Move]) -> None:
     """Raise PinMoved when a file kept its name and changed its content: nobody asked for that."""
     replaced = [move for move in found if move.is_replaced]
     if replaced:
+        names = list(dict.fromkeys(move.name for move in replaced))
         raise PinMoved(
             found="files with another content under the locked name:\n  "
             + "\n  ".join(map(str, replaced[:12])),
             expected="the content in di.lock.yaml: an index or mirror never changes a file it has published",
-            remedy="find out why it changed; "
-            f"`./inv lock --upgrade {','.join(m.name for m in replaced[:12])}` accepts it",
+            remedy=f"find out why it changed; `./inv lock --upgrade {','.join(names)}` accepts it",
         )
 
 

@@ -230,7 +230,7 @@ def wheel(
     requires: list[str] | None = None,
     files: dict[str, bytes] | None = None,
 ) -> bytes:
-    """Give the bytes of a small wheel with real metadata."""
+    """Give the bytes of a small wheel with real metadata; equal arguments give equal bytes, at any time."""
     import io
     import zipfile
 
@@ -239,18 +239,23 @@ def wheel(
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for path, content in (files or {f"{name}/__init__.py": b""}).items():
-            archive.writestr(path, content)
-        archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
+            archive.writestr(zipfile.ZipInfo(path), content)
+        metadata = zipfile.ZipInfo(f"{name}-{version}.dist-info/METADATA")
+        archive.writestr(metadata, "\n".join(lines) + "\n")
     return out.getvalue()
 
 
 def sdist(name: str, version: str, files: dict[str, str]) -> bytes:
-    """Give the bytes of a small source archive with one top folder."""
+    """Give the bytes of a small source archive with one top folder; equal arguments give equal bytes."""
+    import gzip
     import io
     import tarfile
 
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+    with (
+        gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for path, text in files.items():
             info = tarfile.TarInfo(f"{name}-{version}/{path}")
             info.size = len(text.encode())
