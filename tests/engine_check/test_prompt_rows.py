@@ -11,7 +11,12 @@ import torch
 
 from dih20.engine_check.cases import long_prompts
 from dih20.engine_check.driver import Reply
-from dih20.engine_check.prompt_rows import MEDIAN_LIMIT, of_prompts
+from dih20.engine_check.prompt_rows import (
+    FLOOR,
+    MAY_BE_LEFT_OUT_BELOW,
+    MEDIAN_LIMIT,
+    of_prompts,
+)
 from dih20.engine_check.reference import Followed, Follower
 from v41 import indexer
 
@@ -114,3 +119,19 @@ def test_missing_tokens_and_values_that_are_no_numbers_fail(case: Followed) -> N
 def test_each_row_has_the_smallest_margin_of_its_routers(canary: Any, case: Followed) -> None:
     assert len(case.router_margins) == len(case.prompt) - 1
     assert min(case.router_margins) >= 0 and max(case.router_margins) < 1
+
+
+def test_tokens_that_the_sampler_leaves_out_are_counted_and_not_compared(case: Followed) -> None:
+    """Upstream's sampler gives those behind a sum of 1 no probability; a likely token always has one."""
+    order = sorted(range(len(case.prompt_logprobs)), key=lambda row: case.prompt_logprobs[row])
+    rare, likely = order[0], order[-1]
+    assert case.prompt_logprobs[rare] < MAY_BE_LEFT_OUT_BELOW < case.prompt_logprobs[likely]
+    got = list(case.prompt_logprobs)
+    got[rare] = FLOOR
+    numbers, wrong = of_prompts([case], [Reply(prompt_logprobs=got)])
+    assert wrong == []
+    assert (numbers["without_probability"], numbers["share_beyond_1_nat"]) == (1, 0.0)
+    got[likely] = FLOOR
+    _, wrong = of_prompts([case], [Reply(prompt_logprobs=got)])
+    assert wrong[0].startswith("1 prompt tokens have no probability at all")
+    assert f"position {likely + 1};" in wrong[0]
