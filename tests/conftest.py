@@ -19,7 +19,6 @@ import pytest
 from dih20.console import Console
 from dih20.paths import cache_dir
 
-
 # What a shell starts in the background ignores an interrupt, and so would programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
