@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from dih20.console import Console
 from dih20.errors import (
-    EngineError,
     HashMismatch,
     HeaderMismatch,
     ImageError,
@@ -23,8 +20,8 @@ from dih20.image.abandoned import step_name
 from dih20.image.inside import headers, nccl
 from dih20.image.output_lines import advice, error_lines, lines_of
 from dih20.image.package_changes import check_changes, packages_of
+from dih20.image.short_lived import deadline, engine_faults, short_lived
 from dih20.lock import LockedFile
-from dih20.lock.engine import client_faults
 from dih20.paths import shown
 
 if TYPE_CHECKING:
@@ -77,10 +74,20 @@ def run_step(
     ui: Console, client: docker.DockerClient, run: StepRun, labels: Mapping[str, str]
 ) -> str:
     """Give the id of the new image; raise ImageError with the step's own error lines."""
-    with _container(client, run) as container, _engine_faults(run):
+    made = short_lived(
+        lambda: _create(client, run),
+        image=run.parent,
+        expected="an engine on this machine that may mount folders of the cache",
+        remedy="see the engine's log; an engine on another machine is reached with --host",
+    )
+    faults = engine_faults(
+        f"during step {run.number} of {run.count}, {run.name}",
+        expected="the container's output, its exit code and a committed layer",
+    )
+    with made as container, faults:
         before = packages_of(container)
         container.start()
-        with _deadline(container, run.limit_s) as is_overdue:
+        with deadline(container, run.limit_s) as is_overdue:
             lines = list(_follow(ui, container, run.log))
             code = int(container.wait()["StatusCode"])
         if is_overdue():
@@ -118,66 +125,21 @@ def image_config(
     }
 
 
-@contextlib.contextmanager
-def _container(client: docker.DockerClient, run: StepRun) -> Iterator[Container]:
+def _create(client: docker.DockerClient, run: StepRun) -> Container:
     from docker.types import Mount
 
     config = client.images.get(run.parent).attrs.get("Config") or {}
-    try:
-        container = client.containers.create(
-            run.parent,
-            name=step_name(run.holder),
-            entrypoint=list(COMMAND),
-            command=[],
-            # What is set here stays in the image, so only where the image has another user.
-            user="0:0" if config.get("User") else None,
-            environment=dict(run.env),
-            network_mode="none",
-            mounts=[Mount("/mnt", str(run.folder), type="bind", read_only=True)],
-        )
-    except client_faults() as problem:
-        raise EngineError(
-            found=f"no container can be made from {run.parent}: {problem}",
-            expected="an engine on this machine that may mount folders of the cache",
-            remedy="see the engine's log; an engine on another machine is reached with --host",
-        ) from None
-    try:
-        yield container
-    finally:
-        # Also on an interrupt: nothing of a broken-off build may stay.
-        with contextlib.suppress(*client_faults()):
-            container.remove(force=True)
-
-
-@contextlib.contextmanager
-def _deadline(container: Container, limit_s: float) -> Iterator[Callable[[], bool]]:
-    """Kill the container at the deadline; the function given says whether that happened."""
-    overdue = threading.Event()
-
-    def kill() -> None:
-        overdue.set()
-        with contextlib.suppress(*client_faults()):
-            container.kill()
-
-    timer = threading.Timer(limit_s, kill)
-    timer.start()
-    try:
-        yield overdue.is_set
-    finally:
-        timer.cancel()
-
-
-@contextlib.contextmanager
-def _engine_faults(run: StepRun) -> Iterator[None]:
-    """Say in one error that the engine, and not the step, failed."""
-    try:
-        yield
-    except client_faults() as problem:
-        raise EngineError(
-            found=f"the engine failed during step {run.number} of {run.count}, {run.name}: {problem}",
-            expected="the container's output, its exit code and a committed layer",
-            remedy="look at the engine's log and its free disk space, then run the command again",
-        ) from None
+    return client.containers.create(
+        run.parent,
+        name=step_name(run.holder),
+        entrypoint=list(COMMAND),
+        command=[],
+        # What is set here stays in the image, so only where the image has another user.
+        user="0:0" if config.get("User") else None,
+        environment=dict(run.env),
+        network_mode="none",
+        mounts=[Mount("/mnt", str(run.folder), type="bind", read_only=True)],
+    )
 
 
 def _follow(ui: Console, container: Container, log: Path) -> Iterator[str]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dih20.errors import EngineError, WheelError
+from dih20.errors import WheelError
 from dih20.image.abandoned import job_labels, remove_jobs
 from dih20.image.build_session import ended_by_signal
 from dih20.image.output_lines import lines_of
-from dih20.lock.engine import client_faults
+from dih20.image.short_lived import deadline, engine_faults, short_lived
 from dih20.paths import shown
 
 if TYPE_CHECKING:
@@ -68,23 +66,29 @@ def run_job(
     """
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _container(client, image, job) as container, _engine_faults(image):
-        overdue = threading.Event()
-        timer = threading.Timer(job.timeout_s, _stop_late, (container, overdue))
-        try:
-            container.start()
-            timer.start()
-            with log.open("a", encoding="utf-8") as file:
-                for line in lines_of(container.logs(stream=True, follow=True)):
-                    file.write(line + "\n")
-                    file.flush()
-                    on_line(line)
+    made = short_lived(
+        lambda: _create(client, image, job),
+        image=image,
+        expected="an image of this engine, and folders that it may mount",
+        remedy="see `docker images`, and that the engine runs on this machine",
+    )
+    faults = engine_faults(
+        f"while a container of {image} ran", expected="the container's output and its exit code"
+    )
+    with ended_by_signal(), made as container, faults:
+        container.start()
+        with (
+            deadline(container, job.timeout_s) as is_overdue,
+            log.open("a", encoding="utf-8") as file,
+        ):
+            for line in lines_of(container.logs(stream=True, follow=True)):
+                file.write(line + "\n")
+                file.flush()
+                on_line(line)
             exit_code = int(container.wait()["StatusCode"])
             container.reload()
             killed = bool(container.attrs["State"].get("OOMKilled"))
-        finally:
-            timer.cancel()
-    if overdue.is_set():
+    if is_overdue():
         raise WheelError(
             found=f"the build was still running after {job.timeout_s / 60:.0f} min",
             expected="an end within build.timeout_minutes of the recipe",
@@ -93,36 +97,9 @@ def run_job(
     return Outcome(exit_code=exit_code, seconds=time.monotonic() - started, out_of_memory=killed)
 
 
-@contextlib.contextmanager
-def _container(client: docker.DockerClient, image: str, job: Job) -> Iterator[Container]:
-    with ended_by_signal():
-        try:
-            remove_jobs(client, _ROLE)
-            container = client.containers.create(image, **_settings(job))
-        except client_faults() as fault:
-            raise EngineError(
-                found=f"no container can be made from {image}: {fault}",
-                expected="an image of this engine, and folders that it may mount",
-                remedy="see `docker images`, and that the engine runs on this machine",
-            ) from fault
-        try:
-            yield container
-        finally:
-            with contextlib.suppress(*client_faults()):
-                container.remove(force=True)
-
-
-@contextlib.contextmanager
-def _engine_faults(image: str) -> Iterator[None]:
-    """Say in one error that the engine, and not the command, failed."""
-    try:
-        yield
-    except client_faults() as fault:
-        raise EngineError(
-            found=f"the engine failed while a container of {image} ran: {fault}",
-            expected="the container's output and its exit code",
-            remedy="look at the engine's log and its free disk space, then run the command again",
-        ) from fault
+def _create(client: docker.DockerClient, image: str, job: Job) -> Container:
+    remove_jobs(client, _ROLE)
+    return client.containers.create(image, **_settings(job))
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -147,9 +124,3 @@ def _settings(job: Job) -> dict[str, Any]:
         # Without swap: a build that swaps is slower than one with fewer jobs, and looks hung.
         settings |= {"mem_limit": job.memory_limit_bytes, "memswap_limit": job.memory_limit_bytes}
     return settings
-
-
-def _stop_late(container: Container, overdue: threading.Event) -> None:
-    overdue.set()
-    with contextlib.suppress(*client_faults()):
-        container.kill()

@@ -47,7 +47,7 @@ class ScriptedContainer:
 
 def server(made: ScriptedContainer) -> HostServer:
     runner = SimpleNamespace(run=lambda argv: made.events.append(" ".join(argv)))
-    session: Any = SimpleNamespace(runner=runner, host=SimpleNamespace(work_dir="/work"))
+    session: Any = SimpleNamespace(runner=runner, host=SimpleNamespace(work_dir="/srv/di"))
     container: Any = made
     return HostServer(session=session, made=container)
 
@@ -73,7 +73,7 @@ def test_a_token_is_read_once_from_a_container_that_gives_one() -> None:
 def test_a_pipe_that_a_stopped_container_left_is_gone_before_the_container_starts() -> None:
     stopped, waiting = ScriptedContainer(0), ScriptedContainer(9)
     server(stopped).wake()
-    assert stopped.events == [f"rm -f -- /work/run/{'c' * 12}/permission", "start"]
+    assert stopped.events == [f"rm -f -- /srv/di/run/{'c' * 12}/permission", "start"]
     server(waiting).wake()
     assert waiting.events == []
 
