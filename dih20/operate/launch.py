@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 from dih20.errors import NotServing, UnfitToServe, UsageError
+from dih20.file_guard import only_holder
 from dih20.operate.local import (
     LocalServer,
     children,
@@ -38,9 +38,7 @@ def launch(*, port: int, dies_with_us: bool) -> LocalServer:
         dies_with_us: it gets TERM when this program ends, however it ends.
     """
     folder = state_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # another launch is recorded, or has failed, after it
+    with only_holder(folder / "launch.guard"):  # another launch is recorded, or has failed, by then
         if running := recorded():
             raise UsageError(
                 found=f"a server runs already: {running.process}, {running.endpoint.url}",
