@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from dih20.file_guard import only_holder
 from dih20.image.archive.partial import PartialFile
 
 
@@ -21,7 +21,9 @@ def load(path: Path) -> dict[str, str]:
 
 def add(path: Path, learnt: Mapping[str, str], *, most: int) -> None:
     """Add to what is known and keep the newest `most`; what another build adds meanwhile is kept as well."""
-    with only_holder(path.with_suffix(".guard")):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)  # briefly; no file_guard: this goes to build hosts alone
         before = load(path)
         kept = dict(list({**before, **learnt}.items())[-most:])
         if kept != before:

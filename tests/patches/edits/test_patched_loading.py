@@ -129,6 +129,25 @@ class Log:
         self.told.append(("warning", text))
 
 
+def expert_loader(
+    patched: Path,
+    log: Log,
+    tensors: dict[str, Any],
+    local: dict[str, tuple[int, ...]],
+) -> Any:
+    """Give the patched _load_expert_params over tensors in memory, for experts local to this rank."""
+    return function(
+        patched,
+        WEIGHTS,
+        "_load_expert_params",
+        torch=torch,
+        logger=log,
+        _local_expert_ids=lambda model, params: local,
+        _TensorReader=lambda hf_dir, index: nullcontext(Reader(tensors)),
+        scale_name=lambda name: f"{name}.scale",
+    )
+
+
 def test_inexact_experts_are_told_once_with_the_worst(
     patched: Path, hopper: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,16 +158,7 @@ def test_inexact_experts_are_told_once_with_the_worst(
         scales[0, 0] = lowest
         tensors[f"e{expert}.scale"] = scales
     tensors["e3.scale"][1, 0] = 90
-    load = function(
-        patched,
-        WEIGHTS,
-        "_load_expert_params",
-        torch=torch,
-        logger=log,
-        _local_expert_ids=lambda model, params: {"l": (0, 1, 2, 3)},
-        _TensorReader=lambda hf_dir, index: nullcontext(Reader(tensors)),
-        scale_name=lambda name: f"{name}.scale",
-    )
+    load = expert_loader(patched, log, tensors, {"l": (0, 1, 2, 3)})
     names = tuple((f"e{expert}",) for expert in range(4))
     coverage = SimpleNamespace(expert_tensors={"l": names}, weight_map={})
     assert load(None, {"l": made}, coverage, Path())["experts"] == 4
@@ -169,16 +179,7 @@ def test_fp4_experts_are_loaded_as_the_same_values_in_fp8(patched: Path, hopper:
             codes = torch.randint(0, 256, (128, 192), dtype=torch.uint8)
             tensors[f"e{expert}.{part}"] = codes
             tensors[f"e{expert}.{part}.scale"] = exponents(128, 12, seed=expert)
-    load = function(
-        patched,
-        WEIGHTS,
-        "_load_expert_params",
-        torch=torch,
-        logger=log,
-        _local_expert_ids=lambda model, params: {"layer.linear1": (3, 1)},
-        _TensorReader=lambda hf_dir, index: nullcontext(Reader(tensors)),
-        scale_name=lambda name: f"{name}.scale",
-    )
+    load = expert_loader(patched, log, tensors, {"layer.linear1": (3, 1)})
     names = tuple((f"e{expert}.w1", f"e{expert}.w3") for expert in range(4))
     coverage = SimpleNamespace(
         expert_tensors={"layer.linear1": names, "gone.linear1": names}, weight_map={}
