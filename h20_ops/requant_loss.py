@@ -11,7 +11,8 @@ import torch
 
 from h20_ops.errors import FormatError
 
-_COUNTERS = struct.Struct("=QfII4x")  # Loss of cuda/requant.cu
+COUNTERS = struct.Struct("=QfII12x")  # Loss of cuda/requant.cu
+LOSS_SLOTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,9 @@ class DeviceLoss:
     """Counters that a kernel on the current stream writes; `read` waits for it."""
 
     def __init__(self, *, num_values: int, scale: torch.Tensor, name: str) -> None:
-        self.counters = torch.zeros(_COUNTERS.size, dtype=torch.uint8, device=scale.device)
+        self.counters = torch.zeros(
+            LOSS_SLOTS * COUNTERS.size, dtype=torch.uint8, device=scale.device
+        )
         self._num_values, self._scale, self._name = num_values, scale, name
 
     def read(self) -> Loss:
@@ -54,9 +57,9 @@ class DeviceLoss:
         Raises:
             FormatError: a NaN scale, an implausible one, or one that is no power of two.
         """
-        counted = _COUNTERS.unpack(self.counters.cpu().numpy().tobytes())
-        num_inexact, error, spread, num_bad = counted
-        if num_bad:
+        slots = list(COUNTERS.iter_unpack(self.counters.cpu().numpy().tobytes()))
+        num_inexact, errors, spreads, num_bad = zip(*slots, strict=True)
+        if any(num_bad):
             from h20_ops.torch_ref.reblock import exponents_of
 
             exponents_of(self._scale, self._name)
@@ -67,9 +70,9 @@ class DeviceLoss:
             )
         return Loss(
             num_values=self._num_values,
-            num_inexact=num_inexact,
-            max_abs_error=error,
-            spread=spread,
+            num_inexact=sum(num_inexact),
+            max_abs_error=max(errors),
+            spread=max(spreads),
         )
 
 

@@ -13,7 +13,7 @@ Each rounding passes gradients straight through, so the same code trains the can
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 
@@ -49,7 +49,7 @@ class Numerics:
     wo_a_rounds_activation: bool
 
     @classmethod
-    def of(cls, mode: Mode) -> Numerics:
+    def of(cls, mode: Mode) -> Self:
         return cls(
             mode=mode,
             rounds=mode != "exact",

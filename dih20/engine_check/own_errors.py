@@ -22,6 +22,7 @@ _FP4 = "fp4_32_ue8m0"
 # in some thousands, seldom reaches another code; 0 of 565,760 with upstream's host code on a CPU.
 MOST_ENTRIES = 0.001
 _ENTRIES = ".compressed_kv"
+_OWN = ("fresh", "rounding")
 
 Key = tuple[int, str]
 
@@ -36,7 +37,7 @@ def weigh(
     of_site: dict[str, list[Finding]] = defaultdict(list)
     for finding in comparison.findings:
         is_entry = finding.site.endswith(_ENTRIES)
-        if finding.fresh is not None and (finding.origin == "fresh" or is_entry):
+        if finding.fresh is not None and (finding.origin in _OWN or is_entry):
             of_site[finding.site].append(finding)
     rounded: dict[str, Any] = {}
     wrong = [each for each in comparison.findings if each.diverges and each.origin == "unknown"]
@@ -113,7 +114,19 @@ def _entries(findings: Sequence[Finding], shapes: Sequence[tuple[int, ...]]) -> 
     return found, worst if sum(counts) > MOST_ENTRIES * values else None
 
 
-_JUDGES = {"selection": _selections, "quantised": _quantised}
+def _codes(findings: Sequence[Finding], shapes: Sequence[tuple[int, ...]]) -> Judged:
+    """A site's FP8 codes inside may be their neighbours, where that alone explains its tensor."""
+    fresh = [each for each in findings if each.origin == "fresh"]
+    moved = [each for each in findings if each.origin == "rounding"]
+    counts = {
+        name: sum(_number(each, name) for each in moved)
+        for name in ("codes", "codes_near_a_tie", "codes_moved")
+    }
+    found = {"tensors": len(moved), **counts} if moved else {}
+    return found, fresh[0] if fresh else None
+
+
+_JUDGES = {"selection": _selections, "quantised": _quantised, "dense": _codes}
 
 
 def _measure(finding: Finding) -> Measure:

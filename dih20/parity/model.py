@@ -10,7 +10,7 @@ Phase = Literal["prefill", "decode"]
 DataClass = Literal["synthetic", "canary", "real"]
 SiteKind = Literal["dense", "quantised", "scores", "selection", "expert_ids", "integer"]
 Merge = Literal["replicated", "concat", "sum"]
-Origin = Literal["fresh", "inherited", "unknown"]
+Origin = Literal["fresh", "rounding", "inherited", "unknown"]
 Outcome = Literal["ok", "diverged", "incomplete"]
 
 
@@ -120,6 +120,7 @@ class Measure:
         sites, the share of rows that differ beyond ties for choices.
     details: further numbers of the kind ("max_ulp", "codes_differ", "score_margin", ...).
     coordinate: of the worst or first difference, and the two values there.
+    explained: rounding alone, within bounds that are known of this tensor, makes such a value.
     """
 
     value: float
@@ -130,10 +131,11 @@ class Measure:
     a: float | None = None
     b: float | None = None
     estimated: bool = False  # from statistics only
+    explained: bool = False
 
     @property
     def exceeds(self) -> bool:
-        return not self.value <= self.limit  # NaN exceeds
+        return not self.explained and not self.value <= self.limit  # NaN exceeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +143,8 @@ class Finding:
     """One compared tensor.
 
     measure: B against A. fresh: B against what the reference computes from B's own inputs, None
-    when nothing was replayed. origin: "fresh" if this site added the error, "inherited" if its
-    inputs already had it.
+    when nothing was replayed. origin: "fresh" if this site added the error, "rounding" if it did
+    and rounding explains it, "inherited" if its inputs already had it.
     remark: a sentence in words, e.g. "tie-equivalent: the chosen sets differ in equal scores".
     """
 

@@ -44,12 +44,14 @@ class Oracle:
         *,
         forced: bool,
         weights: Mapping[str, torch.Tensor] | None = None,
+        numerics: Numerics | None = None,
         last_step: int | None = None,
     ) -> None:
         """Run the dump's tokens; `seen` gets (step, site, what the reference computes there).
 
         forced: each site's consumers get the dump's tensor instead, so that every site is computed
             from the dump's own inputs and no error travels further than one site.
+        weights, numerics: instead of the oracle's own.
         """
         step = 0
 
@@ -62,7 +64,7 @@ class Oracle:
         model = Reference(
             self.config,
             self.weights if weights is None else weights,
-            numerics=self.numerics,
+            numerics=numerics or self.numerics,
             compressed_ids=self.compressed_ids,
             tap=tap,
         )

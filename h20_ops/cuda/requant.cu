@@ -25,15 +25,16 @@ struct Loss {
   uint32_t error_bits;  // of a float that is not negative, so they order as the float does
   uint32_t spread;
   uint32_t num_bad;  // blocks with a scale that no weight should have
-  uint32_t unused;
+  uint32_t unused[3];
 };
+static_assert(sizeof(Loss) == 32, "one sector of memory");
 
 struct Params {
   const uint8_t* weight;
   const void* scale;
   uint8_t* values;
   float* scales;
-  Loss* loss;
+  Loss* loss;  // LOSS_SLOTS of them: all blocks adding to one address would wait for one another
   int32_t columns;
 };
 
@@ -58,11 +59,16 @@ __device__ __forceinline__ Summary over_warp(Summary own) {
           __any_sync(ALL, own.bad) != 0};
 }
 
+__device__ __forceinline__ Loss* loss_of(const Params& p) {
+  return p.loss + (blockIdx.x + blockIdx.y * gridDim.x) % LOSS_SLOTS;
+}
+
 // Say once per block what its scales are like.
 __device__ __forceinline__ void report_scales(const Params& p, const Summary& s) {
-  if (s.bad) atomicAdd(&p.loss->num_bad, 1u);
+  Loss* loss = loss_of(p);
+  if (s.bad) atomicAdd(&loss->num_bad, 1u);
   const uint32_t spread = s.low <= s.top ? s.top - s.low : 0u;
-  if (spread > __ldcg(&p.loss->spread)) atomicMax(&p.loss->spread, spread);
+  if (spread > __ldcg(&loss->spread)) atomicMax(&loss->spread, spread);
 }
 
 __device__ __forceinline__ void write_scale(const Params& p, float scale) {
@@ -74,8 +80,9 @@ __device__ __forceinline__ void report_change(const Params& p, Change change, fl
   const uint32_t count = __reduce_add_sync(ALL, change.count);
   const uint32_t worst = __reduce_max_sync(ALL, __float_as_uint(change.error * scale));
   if (threadIdx.x % 32 == 0) {
-    atomicAdd(&p.loss->num_inexact, static_cast<unsigned long long>(count));
-    atomicMax(&p.loss->error_bits, worst);
+    Loss* loss = loss_of(p);
+    atomicAdd(&loss->num_inexact, static_cast<unsigned long long>(count));
+    if (worst > __ldcg(&loss->error_bits)) atomicMax(&loss->error_bits, worst);
   }
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from h20_ops.jit import CudaSource, load_kernel
+from h20_ops.requant_loss import LOSS_SLOTS
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +20,7 @@ FP4_CTAS, FP8_CTAS = 6, 5  # thread blocks that share a multiprocessor, at least
 
 def source(fp4_ctas: int = FP4_CTAS, fp8_ctas: int = FP8_CTAS) -> CudaSource:
     """The source with its constants."""
-    defines = {"FP4_CTAS": fp4_ctas, "FP8_CTAS": fp8_ctas}
+    defines = {"FP4_CTAS": fp4_ctas, "FP8_CTAS": fp8_ctas, "LOSS_SLOTS": LOSS_SLOTS}
     return CudaSource("requant", Path(__file__).parent / "requant.cu", defines)
 
 
@@ -51,7 +52,7 @@ def launch(
     Args:
         weight, scale: as reblock_fp4 and reblock_fp8 take them; leading dimensions count as rows.
         values, scales: what is written, contiguous.
-        counters: Loss of the source, zeroed.
+        counters: LOSS_SLOTS times Loss of the source, zeroed.
     """
     import torch
 

@@ -101,6 +101,7 @@ OPERATOR_SOURCES: dict[str, tuple[str, ...]] = {
     "requant": (
         "h20_ops/requant.py",
         "h20_ops/reblock.py",
+        "h20_ops/requant_loss.py",
         "h20_ops/requant_tables.py",
         "h20_ops/cuda/requant*",
         "h20_ops/testing/requant_cases.py",

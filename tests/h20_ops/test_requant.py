@@ -173,7 +173,8 @@ def test_counters_of_a_gpu_are_read_in_the_order_of_the_kernels_structure() -> N
     scale = torch.full((128, 4), 127, dtype=torch.uint8)
     counted = DeviceLoss(num_values=16384, scale=scale, name="w1")
     assert counted.read().is_exact
-    written = struct.pack("=QfII4x", 2**40 + 3, 0.375, 17, 0)
+    written = struct.pack("=QfII12x", 2**40, 0.375, 3, 0) + bytes(62 * 32)
+    written += struct.pack("=QfII12x", 3, 0.25, 17, 0)
     counted.counters.copy_(torch.frombuffer(bytearray(written), dtype=torch.uint8))
     loss = counted.read()
     assert (loss.num_inexact, loss.max_abs_error, loss.spread) == (2**40 + 3, 0.375, 17)
@@ -182,7 +183,7 @@ def test_counters_of_a_gpu_are_read_in_the_order_of_the_kernels_structure() -> N
 def test_a_bad_scale_that_a_gpu_counted_is_named_as_the_cpu_names_it() -> None:
     scale = torch.full((128, 4), 127, dtype=torch.uint8)
     counted = DeviceLoss(num_values=16384, scale=scale, name="w1")
-    written = struct.pack("=QfII4x", 0, 0.0, 0, 1)
+    written = bytes(5 * 32) + struct.pack("=QfII12x", 0, 0.0, 0, 1) + bytes(58 * 32)
     counted.counters.copy_(torch.frombuffer(bytearray(written), dtype=torch.uint8))
     with pytest.raises(FormatError, match="scales of w1 had changed"):
         counted.read()

@@ -10,6 +10,7 @@ from dih20.errors import DumpUnusable
 from dih20.parity.compare.choices import as_mask
 from dih20.parity.compare.limits import Limits
 from dih20.parity.compare.measure import Context, measure_tensors
+from dih20.parity.compare.moved_codes import SITES, RecordingNumerics, moved_codes
 from dih20.parity.compare.rounding import SEEN, Roundings
 from dih20.parity.compare.router import router_scores
 from dih20.parity.dump import DumpReader, Key
@@ -31,7 +32,8 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
     check_oracle(inputs, oracle)
     out: Replayed = {}
     latest: dict[str, torch.Tensor] = {}  # what ties and weights are judged by: scores, expert ids
-    roundings = Roundings(oracle.config, oracle.weights, oracle.numerics)
+    numerics = RecordingNumerics.of(oracle.mode)
+    roundings = Roundings(oracle.config, oracle.weights, numerics)
 
     def seen(step: int, site: str, computed: torch.Tensor) -> None:
         if site.endswith(SEEN):
@@ -70,18 +72,17 @@ def replay(inputs: DumpReader, outputs: DumpReader, oracle: Oracle, limits: Limi
                 remedy="correct the shape of the site in the site map, and dump again",
             )
         measure, remark = measure_tensors(known, computed, stored, context)
-        if known.kind == "selection" and known.layer is not None and measure.exceeds:
-            chosen = as_mask(stored, computed.shape[-1])
-            differs = (chosen != as_mask(computed, computed.shape[-1])).any(dim=-1)
-            best, possible = roundings.judge(known.layer, chosen, torch.tensor(context.positions))
-            details = {
-                "rows_beyond_rounding": int((differs & ~best).sum()),
-                "rows_impossible": int((differs & ~possible).sum()),
-            }
-            measure = replace(measure, details={**measure.details, **details})
+        if measure.exceeds and not limits.same_arithmetic:
+            if known.kind == "selection" and known.layer is not None:
+                mask = as_mask(stored, computed.shape[-1])
+                differs = (mask != as_mask(computed, computed.shape[-1])).any(dim=-1)
+                positions = torch.tensor(context.positions)
+                measure = roundings.weigh(measure, known.layer, mask, differs, positions)
+            elif site.endswith(SITES):
+                measure = moved_codes(measure, site, stored, numerics, oracle.config.swiglu_limit)
         out[step, site] = measure, remark
 
-    oracle.run(inputs, seen, forced=True)
+    oracle.run(inputs, seen, forced=True, numerics=numerics)
     return out
 
 
@@ -127,7 +128,8 @@ def _differs(name: str, dump: DumpReader, oracle: Oracle) -> bool:
 
 
 def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Finding]:
-    """Mark each finding that differs: fresh if its site adds an error to what it was given.
+    """Mark each finding that differs: fresh if its site adds an error to what it was given, rounding
+    if that is one which rounding explains.
 
     A tensor in which both runs agree, and which the reference computes otherwise, means that the
     reference is not the model that ran: then nothing can be said. A choice may come out otherwise
@@ -148,7 +150,9 @@ def origins_by_replay(findings: list[Finding], replayed: Replayed) -> list[Findi
                 remedy="give --checkpoint and mode of A's run, or compare without a checkpoint",
             )
         origin: Origin = "unknown"
-        if finding.diverges or agree:
+        if fresh.explained:
+            origin = "rounding"
+        elif finding.diverges or agree:
             origin = "fresh" if fresh.exceeds else "inherited"
         remark = finding.remark or remark
         marked.append(replace(finding, fresh=fresh, origin=origin, remark=remark))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
+from dih20.parity.model import Measure
 from v41.config import ModelConfig
 from v41.indexer import index_scores, visible_entries
 from v41.numerics import Numerics
@@ -64,6 +66,23 @@ class Roundings:
         worst = high.masked_fill(~chosen, torch.inf).amin(dim=-1)
         best = possible & ~(chosen & ~maybe).any(dim=-1) & (left_out <= worst)
         return best, possible
+
+    def weigh(
+        self,
+        measure: Measure,
+        layer: int,
+        chosen: torch.Tensor,
+        differs: torch.Tensor,
+        positions: torch.Tensor,
+    ) -> Measure:
+        """Add to a selection's measure how many of the rows that differ no rounding makes."""
+        best, possible = self.judge(layer, chosen, positions)
+        counts = {
+            "rows_beyond_rounding": int((differs & ~best).sum()),
+            "rows_impossible": int((differs & ~possible).sum()),
+        }
+        details = {**measure.details, **counts}
+        return replace(measure, details=details, explained=not any(counts.values()))
 
     def _scores(self, layer: int) -> Bounds:
         """Give the least and the most that each score can be."""
