@@ -13,9 +13,12 @@ from dih20.engine_check.processes import Ended
 from dih20.engine_check.stage_faults import BROKE, NOT_TRIED, SEEN, STOPPED, part_path
 from dih20.engine_check.worker import START
 
-# What a kernel, or torch behind one, says of values that are not finite or of memory that is not its own.
+# What a kernel, or a library behind one, says of values that are not finite or of memory that is not
+# its own. Whichever call comes first after the kernel tells of it, so a product of cuBLAS may.
 _OF_THE_GPU = re.compile(
     r"CUDA error|CUDA_ERROR|device-side assert|illegal memory access|misaligned address"
+    r"|cublas(lt)? error|CUBLAS_STATUS|failed to launch on the GPU|unspecified launch failure"
+    r"|CUDA driver error|CUDA runtime error|nccl error|ncclUnhandledCudaError"
     r"|\bnan\b|\binf\b|not finite",
     re.IGNORECASE,
 )

@@ -320,6 +320,8 @@ def test_a_fault_of_the_check_itself_is_no_verdict_on_the_engine(
         (3, "RuntimeError: CUDA error: device-side assert triggered", False, True, "seen"),
         (3, "RuntimeError: probability tensor contains either `inf`, `nan`", False, True, "seen"),
         (3, "RuntimeError: CUDA error: an illegal memory access", False, False, "stopped"),
+        (3, "cuBLASLt error (a.hpp:95): 13 (the function failed to launch)", False, True, "seen"),
+        (3, "CUDA driver error (b.hpp:7): 700 (CUDA_E, an illegal access)", False, True, "seen"),
         (3, "AttributeError: 'Places' object has no attribute 'sink'", False, True, "broke off"),
         (-9, "", False, True, "broke off"),  # by whoever kills: memory, an operator
         (-9, "", True, True, "stopped"),  # by us, over its limit
