@@ -280,3 +280,17 @@ def test_a_commit_says_when_files_differ_from_it(
     assert len(committed) == 40
     (tmp_path / "file").write_text("2")
     assert here.commit() == f"{committed}-changed"
+
+
+def test_the_committed_record_is_of_these_sources_or_the_document_says_that_it_is_older() -> None:
+    record = json.loads(EVIDENCE.read_text(encoding="utf-8"))
+    assert record["passed"] and record["answers_right"] == record["answers_asked"] == 32
+    assert record["commit"] == record["bundle"]["commit"] and len(record["commit"]) == 40
+    now = sources.source_hashes()
+    older = sorted(p for p in now if p != "tree" and now[p] != record["sources"][p])
+    said = f"Changed since that record: {', '.join(older)}."
+    document = (REPOSITORY / "docs/engine-check.md").read_text(encoding="utf-8")
+    assert (said in document) if older else ("Changed since that record" not in document), (
+        f"{EVIDENCE.name} was made of other sources than these: {older}; run ./inv engine-check on a "
+        f"GPU and merge, or write into docs/engine-check.md: {said}"
+    )

@@ -18,6 +18,7 @@ from dih20.operate.logs import of_rank, show_lines
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "too little free memory"),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", "a kernel failed"),
         ("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus", "hardware fault"),
+        ('context.cpp:125: "NCCL GIN is unavailable. This is usually due', "a network card that GPUs drive"),
         ("torch.distributed.DistBackendError: NCCL error in: ncclSystemError", "between the ranks"),
         ("/bin/sh: 1: nvcc: not found", "run-time compiler"),
         ("sh: 1: c++: not found", "no C++ compiler"),

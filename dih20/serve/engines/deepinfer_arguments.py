@@ -28,6 +28,9 @@ _DEFAULTS = {
     # Upstream tries a prefill after every 70th decode step, so that a request might wait as long.
     "DEEPINFER_PREFILL_ATTEMPT_INTERVAL": "1",
     "DEEPINFER_PREFILL_ANY_ATTEMPT_INTERVAL": "8",  # with several ranks, when one has a prompt
+    # A server's ranks are on one host and meet over NVLink; without this, deep_ep wants a network card
+    # with GPU-initiated networking (GDAKI) there as well, and its expert buffer does not start.
+    "EP_DISABLE_GIN": "1",
     "MASTER_ADDR": "127.0.0.1",
     "TOKENIZERS_PARALLELISM": "false",
 }

@@ -107,6 +107,11 @@ def test_a_copy_of_the_tables_lies_on_its_gpu_or_is_refused(ranks: int) -> None:
     assert rank_environment(context(), {})[ON_GPU] == "1"
 
 
+def test_ranks_of_one_host_need_no_network_card_that_gpus_drive() -> None:
+    assert rank_environment(context(ranks=2), {})["EP_DISABLE_GIN"] == "1"
+    assert rank_environment(context(ranks=2), {"EP_DISABLE_GIN": "0"})["EP_DISABLE_GIN"] == "0"
+
+
 def test_sampling_is_asked_for_by_the_names_upstream_knows() -> None:
     given = sampling_arguments(request(1, [5], temperature=0.7, seed=9, logprobs=4))
     assert set(given) == set(SAMPLING_ARGUMENTS)
