@@ -94,6 +94,14 @@ def test_faults_as_small_as_moved_codes_are_not_explained(fault: str) -> None:
         assert measure.exceeds, (seed, measure)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30])
+def test_values_that_no_code_can_have_are_not_explained(value: float) -> None:
+    expert = Expert(0)
+    stored = expert.sound.clone()
+    stored[0, 5] = value
+    assert expert.weighed(stored).exceeds
+
+
 def test_codes_that_move_two_steps_or_far_from_a_tie_are_not_explained() -> None:
     expert = Expert(0)
     hidden = expert.numerics.calls[-1].x.clone()
@@ -161,3 +169,5 @@ def test_a_comparison_says_rounding_where_codes_moved_and_accuses_what_is_wrong(
     wrong = dumped(runs, at("layers.2.ffn.shared", lambda x: x * 1.05))
     fresh = {f.site for f in compare(wrong).findings if f.origin == "fresh"}
     assert "layers.2.ffn.shared" in fresh
+    nan = dumped(runs, at("layers.2.ffn.shared", lambda x: x / 0 * 0))
+    assert compare(nan).verdict.line.startswith("DIVERGED first at layers.2.ffn.shared")

@@ -19,6 +19,8 @@ from v41.numerics import Numerics
 BF16_STEP = 2.0**-7  # of one bf16 number to the next, at most this share of it
 SITES = (".ffn.shared", ".attn.output")
 _SWIGLU = ".ffn.shared"
+# One step of 2^-3 in every code of a tensor; what is further off, or not finite, codes do not explain.
+_LARGEST = 2.0**-7
 _NEAR = 0.25  # a fitted change is this close to a whole one, as a share of it, or is none
 
 Bounds = tuple[torch.Tensor, torch.Tensor]
@@ -63,6 +65,8 @@ def moved_codes(
         site: ends with one of SITES.
         stored: what the engine has there, (..., N), with the rows of the reference's.
     """
+    if not measure.value <= _LARGEST:
+        return measure
     last = numerics.calls[-1]
     low, high = _swiglu(numerics, swiglu_limit) if site.endswith(_SWIGLU) else _one_step(last.x)
     codes, below, above = (
