@@ -10,8 +10,10 @@ from typing import Any
 from dih20.engine_check import results
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
 from dih20.engine_check.processes import Ended
+from dih20.engine_check.sources import engine_folder
 from dih20.engine_check.stage_faults import BROKE, NOT_TRIED, SEEN, STOPPED, part_path
 from dih20.engine_check.worker import START
+from dih20.paths import REPOSITORY
 
 # What a kernel, or a library behind one, says of values that are not finite or of memory that is not
 # its own. Whichever call comes first after the kernel tells of it, so a product of cuBLAS may.
@@ -22,6 +24,7 @@ _OF_THE_GPU = re.compile(
     r"|\bnan\b|\binf\b|not finite",
     re.IGNORECASE,
 )
+_PACKAGES = re.compile(r"(/[^/\s\"']+)+/(site|dist)-packages/")
 
 
 def account(how: Ended, work: Path, here: dict[str, Any]) -> Hypothesis | None:
@@ -81,4 +84,11 @@ def _verdict(fault: Hypothesis, how: Ended) -> str:
 
 def _why(how: Ended) -> str:
     what = "over its time limit" if how.late else f"exit code {how.code}"
-    return f"{what}; the log ends: {how.tail}"
+    return f"{what}; the log ends: {without_folders(how.tail)}"
+
+
+def without_folders(text: str) -> str:
+    """Cut from file names where things are installed: a record is read on other machines."""
+    for folder in filter(None, (engine_folder(), REPOSITORY)):
+        text = text.replace(f"{folder}/", "")
+    return _PACKAGES.sub("", text)

@@ -20,6 +20,7 @@ from dih20.engine_check.context import Context
 from dih20.engine_check.hypotheses import HYPOTHESES, Hypothesis
 from dih20.engine_check.processes import Ended
 from dih20.engine_check.stage_faults import NotHealthyAgain, belongs, part_path, switch_each_on
+from dih20.paths import REPOSITORY
 from tests.engine_check.conftest import HERE
 
 pytestmark = pytest.mark.torch
@@ -311,6 +312,19 @@ def test_a_fault_of_the_check_itself_is_no_verdict_on_the_engine(
     with pytest.raises(TypeError):
         switch_each_on(driver, context, find=lambda model: model, hypotheses=[hypothesis])
     assert results.read_json(part_path(context.work, hypothesis.name)) is None
+
+
+def test_a_record_names_files_without_the_folders_they_are_installed_in(tmp_path: Path) -> None:
+    each = next(each for each in HYPOTHESES if each.may_stop)
+    tail = (
+        f'File "{REPOSITORY}/h20_ops/topk.py", line 7\nFile "/opt/x/lib/site-packages/torch/a.py"'
+    )
+    how = Ended(code=-6, late=False, stage="h", part=each.name, tail=tail)
+    account(how, tmp_path, HERE)
+    part = results.read_json(part_path(tmp_path, each.name))
+    assert part is not None and part["why"].endswith(
+        'File "h20_ops/topk.py", line 7\nFile "torch/a.py"'
+    )
 
 
 @pytest.mark.parametrize(
