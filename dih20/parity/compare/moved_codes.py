@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from dih20.parity.compare.dense import dense_distance
+from dih20.parity.compare.rounding import BF16_STEP
 from dih20.parity.model import Measure
 from v41.numerics import Numerics
 
-BF16_STEP = 2.0**-7  # of one bf16 number to the next, at most this share of it
 SITES = (".ffn.shared", ".attn.output")
 _SWIGLU = ".ffn.shared"
 # One step of 2^-3 in every code of a tensor; what is further off, or not finite, codes do not explain.
